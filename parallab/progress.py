@@ -1,0 +1,108 @@
+"""A run as its watcher sees it: what is new, what is wrong, how to stop it.
+
+Panels and the terminal talk to a `Run` and nothing else, so a run on real engines
+(`parallab.cluster`) and the replay of a saved Report are the same to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from parallab.plan import Plan
+from parallab.report import Report, Step
+from parallab.spec import Model
+
+State = Literal["starting", "running", "stopping", "done", "stopped", "failed"]
+FINISHED: tuple[State, ...] = ("done", "stopped", "failed")
+
+
+@dataclass
+class Gauge:
+    """What one rank is doing at this moment: the latest value only, none is kept."""
+
+    rank: int
+    step: int
+    phase: str
+    bytes: int
+
+
+@dataclass
+class Progress:
+    """Everything that is new since the last poll.
+
+    Attributes:
+        state: where the run stands.
+        message: one line for a person, in words.
+        steps: newly finished steps, in order; each is the list of its ranks' `Step`.
+        gauges: the latest live value of each rank, where it published one.
+    """
+
+    state: State
+    message: str = ""
+    steps: list[list[Step]] = field(default_factory=list)
+    gauges: list[Gauge] = field(default_factory=list)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing more will come."""
+        return self.state in FINISHED
+
+
+class Run(Protocol):
+    """A run under way, or one that is over."""
+
+    model: Model
+    plan: Plan
+    total_steps: int
+
+    def poll(self) -> Progress:
+        """What is new since the last call. Returns at once, from any thread."""
+
+    def stop(self) -> None:
+        """Asks the run to end after the current step. Returns at once."""
+
+    def result(self, timeout: float | None = None) -> Report:
+        """Waits for the end and returns the Report; a stopped run's holds what was finished.
+
+        Raises:
+            ClusterError: the run failed, in words.
+            TimeoutError: it is still running after `timeout` seconds.
+        """
+
+
+class Replay:
+    """A saved Report, played back step by step.
+
+    Args:
+        report: what was recorded.
+        steps_per_poll: how many steps each poll brings.
+    """
+
+    def __init__(self, report: Report, steps_per_poll: int = 1) -> None:
+        self.model = report.model
+        self.plan = report.plan
+        self.total_steps = report.steps
+        self._report = report
+        self._each = steps_per_poll
+        self._at = 0
+        self._stopped = False
+
+    def poll(self) -> Progress:
+        """The next steps of the recording."""
+        if self._stopped:
+            return Progress("stopped", f"Stopped after {self._at} steps.")
+        until = min(self._at + self._each, self.total_steps)
+        steps = [[r.steps[i] for r in self._report.ranks] for i in range(self._at, until)]
+        self._at = until
+        if until == self.total_steps:
+            return Progress("done", f"Replayed {until} {self._report.source} steps.", steps)
+        return Progress("running", f"Step {until} of {self.total_steps} (replay).", steps)
+
+    def stop(self) -> None:
+        """Ends the replay where it is."""
+        self._stopped = True
+
+    def result(self, timeout: float | None = None) -> Report:
+        """The Report itself."""
+        return self._report

@@ -1,0 +1,341 @@
+"""The Report: what a plan costs for a model, measured, simulated or predicted, all of one shape.
+
+A Report is plain data. It holds, per rank and step, the memory by category, every collective with
+its bytes, and the time of each span. Plots, panels, comparison and export take Reports and do not
+care which of the three answers they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from parallab.errors import ReportError
+from parallab.plan import Plan
+from parallab.spec import Model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+SCHEMA = "parallab.report/1"
+
+CATEGORIES = (
+    "parameters", "gradients", "optimizer", "activations", "buffers", "unsharded",
+    "communication", "temporary", "workspace",
+)  # fmt: skip
+OPERATIONS = (
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
+    "all_to_all", "send", "recv", "barrier",
+)  # fmt: skip
+PHASES = ("forward", "backward", "optimizer")
+# DDP settles its buckets in the first steps and AdamW makes its state in the first; from this step
+# on, every step sends the same bytes.
+WARM_STEP = 3
+
+Source = Literal["measured", "simulated", "predicted"]
+
+
+@dataclass
+class PhaseMemory:
+    """The highest total within one phase of a step, and what it was made of."""
+
+    phase: str
+    peak_bytes: int
+    by_category: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Memory:
+    """One step's memory on one rank.
+
+    Attributes:
+        peak_bytes: the highest total in the step.
+        at_peak: bytes by category at that moment; sums to peak_bytes. Empty where the step was not
+            traced and only the allocator's total is known.
+        states: bytes of parameters, gradients, optimizer and buffers, as the optimizer finds them.
+        phases: the same peak within each phase.
+        series: traced steps only: "seconds" since the step began, and bytes by category at each.
+    """
+
+    peak_bytes: int
+    at_peak: dict[str, int] = field(default_factory=dict)
+    states: dict[str, int] = field(default_factory=dict)
+    phases: list[PhaseMemory] = field(default_factory=list)
+    series: dict[str, list[float]] = field(default_factory=dict)
+
+
+@dataclass
+class Communication:
+    """All operations of one kind, axis and phase in one step of one rank."""
+
+    op: str
+    axis: str
+    phase: str
+    count: int
+    payload_bytes: int
+    wire_bytes: int
+    seconds: float | None = None
+
+
+@dataclass
+class Span:
+    """A stretch of one rank's time; `start` and `end` in seconds since the step began."""
+
+    kind: str
+    stage: int
+    micro_batch: int
+    start: float
+    end: float
+
+
+@dataclass
+class Step:
+    """One training step of one rank.
+
+    Attributes:
+        loss: mean over this rank's share of the batch; None on a rank that computes none.
+        seconds: its duration; None where nothing ran. A traced step is slower than it would be.
+        traced: whether memory was followed by category.
+    """
+
+    step: int
+    loss: float | None
+    seconds: float | None
+    traced: bool
+    memory: Memory
+    communication: list[Communication] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Step:
+        """The inverse of `dataclasses.asdict`."""
+        memory = dict(data["memory"])
+        phases = [PhaseMemory(**p) for p in memory.pop("phases", [])]
+        rest = {k: v for k, v in data.items() if k not in ("memory", "communication", "spans")}
+        return cls(
+            **rest,
+            memory=Memory(**memory, phases=phases),
+            communication=[Communication(**c) for c in data.get("communication", [])],
+            spans=[Span(**s) for s in data.get("spans", [])],
+        )
+
+
+@dataclass
+class Rank:
+    """One rank's place in the mesh and its steps."""
+
+    rank: int
+    coords: dict[str, int]
+    device: str
+    host: str
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def peak(self) -> Memory:
+        """The memory of the step with the highest peak, traced steps before others."""
+        traced = [s for s in self.steps if s.traced] or self.steps
+        return max((s.memory for s in traced), key=lambda m: m.peak_bytes)
+
+
+@dataclass
+class Report:
+    """What a plan costs for a model.
+
+    >>> report = Report.load("run.json")       # doctest: +SKIP
+    >>> report.peak_bytes, report.payload_bytes, report.step_seconds    # doctest: +SKIP
+
+    Attributes:
+        source: "measured" on real ranks, "simulated" on fake ones, or "predicted" by formulas.
+        environment: versions, backend, hosts: what the figures depend on besides the plan.
+    """
+
+    source: Source
+    model: Model
+    plan: Plan
+    environment: dict[str, Any] = field(default_factory=dict)
+    ranks: list[Rank] = field(default_factory=list)
+
+    # What people ask first.
+
+    @property
+    def steps(self) -> int:
+        """Steps that every rank has finished."""
+        return min((len(rank.steps) for rank in self.ranks), default=0)
+
+    @property
+    def losses(self) -> list[float]:
+        """The global loss of each step: the mean over the ranks that computed one."""
+        losses = []
+        for step in range(self.steps):
+            found = [r.steps[step].loss for r in self.ranks]
+            known = [loss for loss in found if loss is not None]
+            losses.append(statistics.fmean(known) if known else float("nan"))
+        return losses
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest peak of any rank."""
+        return max((rank.peak.peak_bytes for rank in self.ranks if rank.steps), default=0)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median duration of the untraced steps after the first; of any step where there is none.
+
+        A step takes as long as its slowest rank.
+        """
+        slowest: dict[bool, list[float]] = {True: [], False: []}
+        for step in range(self.steps):
+            seconds = [r.steps[step].seconds for r in self.ranks]
+            known = [s for s in seconds if s is not None]
+            if known:
+                timed = step > 0 and not any(r.steps[step].traced for r in self.ranks)
+                slowest[timed].append(max(known))
+        chosen = slowest[True] or slowest[False]
+        return statistics.median(chosen) if chosen else None
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of the global batch per second of a step."""
+        seconds = self.step_seconds
+        return self.plan.batch * self.plan.seq / seconds if seconds else None
+
+    @property
+    def warm_step(self) -> int | None:
+        """The step that stands for all later ones: the last, None before the first."""
+        return self.steps - 1 if self.steps else None
+
+    def communication(self, rank: int | None = None) -> dict[tuple[str, str], dict[str, int]]:
+        """Bytes of the warm step by (operation, axis), of one rank or the busiest.
+
+        Returns:
+            {(op, axis): {"count", "payload_bytes", "wire_bytes"}}
+        """
+        if self.warm_step is None:
+            return {}
+        step = self.warm_step
+        if rank is None:
+            busiest = max(self.ranks, key=lambda r: sent(r.steps[step], "wire_bytes"))
+            return total_communication(busiest.steps[step].communication)
+        return total_communication(self.ranks[rank].steps[step].communication)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Payload of the warm step on the busiest rank."""
+        return sum(row["payload_bytes"] for row in self.communication().values())
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes that the busiest rank sends in the warm step, on an ideal ring."""
+        return sum(row["wire_bytes"] for row in self.communication().values())
+
+    # Storage.
+
+    def to_dict(self) -> dict[str, Any]:
+        """The Report as JSON-ready data."""
+        return {
+            "schema": SCHEMA,
+            "source": self.source,
+            "model": self.model.to_dict(),
+            "plan": self.plan.to_dict(),
+            "environment": self.environment,
+            "ranks": [asdict(rank) for rank in self.ranks],
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> Report:
+        """The inverse of `to_dict`.
+
+        Raises:
+            ReportError: data of another schema, or damaged.
+        """
+        if not isinstance(data, Mapping) or "schema" not in data:
+            raise ReportError(f"This is not a parallab Report: it names no schema ({SCHEMA}).")
+        if data["schema"] != SCHEMA:
+            raise ReportError(
+                f"This Report has the schema {data['schema']!r}; this version reads {SCHEMA}."
+            )
+        try:
+            ranks = [
+                Rank(**{**rank, "steps": [Step.from_dict(step) for step in rank["steps"]]})
+                for rank in data["ranks"]
+            ]
+            return cls(
+                source=data["source"],
+                model=Model.from_dict(data["model"]),
+                plan=Plan.from_dict(data["plan"]),
+                environment=dict(data.get("environment", {})),
+                ranks=ranks,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ReportError(f"This Report is damaged: {error!r}.") from error
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the Report as JSON and returns its path."""
+        path = Path(path)
+        path.write_text(json.dumps(self.to_dict()), encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Report:
+        """Reads a Report.
+
+        Raises:
+            ReportError: no such file, no JSON, or no Report of this schema.
+        """
+        try:
+            data = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ReportError(f"{path} cannot be read as a Report: {error}.") from error
+        return cls.from_dict(data)
+
+    # Views.
+
+    def plot(self) -> Figure:
+        """Memory, communication and loss as one figure."""
+        from parallab.plots import plot_report
+
+        return plot_report(self)
+
+    def to_frame(self) -> DataFrame:
+        """One row per rank and step (needs pandas)."""
+        import pandas
+
+        rows = [
+            {
+                "rank": rank.rank, "step": step.step, "loss": step.loss, "seconds": step.seconds,
+                "traced": step.traced, "peak_bytes": step.memory.peak_bytes,
+                "payload_bytes": sent(step, "payload_bytes"),
+                "wire_bytes": sent(step, "wire_bytes"),
+                **{f"{c}_bytes": step.memory.at_peak.get(c) for c in CATEGORIES},
+            }
+            for rank in self.ranks
+            for step in rank.steps
+        ]  # fmt: skip
+        return pandas.DataFrame(rows)
+
+    def __repr__(self) -> str:
+        return f"<{self.source} Report: {self.model.name}, {self.plan}, {self.steps} steps>"
+
+
+def sent(step: Step, kind: Literal["payload_bytes", "wire_bytes"]) -> int:
+    """Bytes of one step over all operations; a receive is its sender's, so it does not count."""
+    return sum(getattr(row, kind) for row in step.communication if row.op != "recv")
+
+
+def total_communication(
+    rows: Sequence[Communication],
+) -> dict[tuple[str, str], dict[str, int]]:
+    """Rows added up over phases: (operation, axis) -> count, payload_bytes and wire_bytes."""
+    totals: dict[tuple[str, str], dict[str, int]] = defaultdict(
+        lambda: {"count": 0, "payload_bytes": 0, "wire_bytes": 0}
+    )
+    for row in rows:
+        for key in ("count", "payload_bytes", "wire_bytes"):
+            totals[row.op, row.axis][key] += getattr(row, key)
+    return dict(totals)
