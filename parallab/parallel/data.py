@@ -1,0 +1,222 @@
+"""The data axis: every rank trains on its share of the batch.
+
+`DataAxis` is what a step needs of it; the base class is the single device, where nothing is shared.
+DDP and classic DataParallel follow; the ZeRO stages are in `zero.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from parallab.parallel.flat import FlatUnit
+
+MakeOptimizer = Callable[[list[Tensor]], Optimizer]
+
+
+def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy in fp32 of logits (batch, seq, vocab) against ids (batch, seq)."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+class DataAxis:
+    """One device: the whole batch, all weights, no communication.
+
+    Attributes:
+        module: holds this rank's weights under their own names.
+        optimizer: steps the weights that this rank owns; None where it owns none.
+        computes_loss: whether this rank knows the loss of its share.
+    """
+
+    computes_loss = True
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        self.module = module
+        self.forward_module = module
+        self.optimizer: Optimizer | None = make_optimizer(list(module.parameters()))
+
+    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """This rank's part of the global batch."""
+        return tokens, targets
+
+    def micro_batch(self, last: bool) -> AbstractContextManager[None]:
+        """Surrounds one micro-batch; gradients that travel once a step do so in the last."""
+        return nullcontext()
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The loss of one micro-batch of this rank."""
+        return next_token_loss(self.forward_module(tokens), targets)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of one micro-batch, added to those of the step."""
+        loss.backward()
+
+    def reduce(self) -> None:
+        """Ends the backward pass: on return this rank's gradients are the global batch's."""
+
+    def update(self) -> None:
+        """One optimizer step, and whatever brings the new weights to every rank."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.free_gradients()
+
+    def free_gradients(self) -> None:
+        """Forgets the step's gradients."""
+        self.module.zero_grad(set_to_none=True)
+
+    def full_weights(self) -> dict[str, Tensor]:
+        """Every weight whole, by its name in `Model.units`; all ranks must call it together."""
+        return {name: whole(p.detach()) for name, p in self.module.named_parameters()}
+
+
+class Replicate(DataAxis):
+    """DistributedDataParallel (Li et al., arXiv:2006.15704).
+
+        rank 0  forward  backward ░░▓▓▓▓  step      every rank holds all weights;
+        rank 1  forward  backward ░░▓▓▓▓  step      ▓ all-reduce of a bucket of gradients,
+                                                      while the backward pass goes on
+    """
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:
+        self.group = mesh.get_group("dp")
+        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
+        # The rotary table is the same everywhere: broadcasting it would add bytes that no paper has.
+        self.ddp = DistributedDataParallel(
+            module,
+            process_group=self.group,
+            gradient_as_bucket_view=True,
+            broadcast_buffers=False,
+        )
+        super().__init__(module, make_optimizer)
+        self.forward_module = self.ddp
+
+    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
+
+    def micro_batch(self, last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if last else self.ddp.no_sync()
+
+    def free_gradients(self) -> None:
+        # The buckets stay allocated for the next step; cleared views keep that in sight.
+        self.module.zero_grad(set_to_none=False)
+
+
+class ClassicDataParallel(DataAxis):
+    """DataParallel as torch.nn.DataParallel runs it, over the process group.
+
+        rank 0  scatter batch, broadcast weights │ forward │ gather logits, loss, scatter gradient
+                │ backward │ reduce gradients │ step
+        others  receive ...                      │ forward │ send logits, receive gradient
+                │ backward │ send gradients
+
+    Rank 0 alone owns the batch, the loss, the gathered logits and the optimizer: the hot spot. The
+    other ranks' replicas live from a step's first broadcast to its end.
+    """
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:
+        self.group = mesh.get_group("dp")
+        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
+        self.root = dist.get_global_rank(self.group, 0)
+        self.unit = FlatUnit(module.parameters(), parts=1)
+        self.computes_loss = self.rank == 0
+        super().__init__(module, make_optimizer)
+        if self.rank:
+            self.optimizer = None
+            self._free_replica()
+        for parameter in self.unit.parameters:
+            parameter.register_post_accumulate_grad_hook(self.unit.collect)  # type: ignore[arg-type]
+
+    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        if self.rank == 0:
+            return tokens, targets
+        # Only rank 0 owns the batch; the others know the shape of what they will be sent.
+        empty = torch.empty_like(share_of(tokens, self.rank, self.size))
+        return empty, empty
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        mine = self._scatter(tokens) if self.rank == 0 else self._scatter_into(tokens)
+        self._hold_replica()
+        dist.broadcast(self.unit.flat, self.root, group=self.group)
+        self.output = self.module(mine)
+        parts = self._gather(self.output.detach())
+        if parts is None:
+            return self.output
+        self.gathered = torch.cat(parts).requires_grad_()
+        return next_token_loss(self.gathered, targets)
+
+    def backward(self, loss: Tensor) -> None:
+        if self.rank == 0:
+            loss.backward()
+            assert self.gathered.grad is not None
+            gradient = self._scatter(self.gathered.grad)
+            del self.gathered
+        else:
+            gradient = self._scatter_into(torch.empty_like(self.output))
+        self.output.backward(gradient)
+        del self.output
+        # In place: rank 0's buffer holds the step's gradients so far, the others' this micro-batch's.
+        assert self.unit.gradients is not None
+        dist.reduce(self.unit.gradients, self.root, op=dist.ReduceOp.SUM, group=self.group)
+        if self.rank:
+            self.unit.free_gradients()
+
+    def free_gradients(self) -> None:
+        self.unit.free_gradients()
+        if self.rank:
+            self._free_replica()
+
+    def full_weights(self) -> dict[str, Tensor]:
+        self._hold_replica()
+        dist.broadcast(self.unit.flat, self.root, group=self.group)
+        weights = {name: weight.clone() for name, weight in super().full_weights().items()}
+        if self.rank:
+            self._free_replica()
+        return weights
+
+    def _scatter(self, whole_batch: Tensor) -> Tensor:
+        parts = [part.contiguous() for part in whole_batch.chunk(self.size)]
+        mine = torch.empty_like(parts[0])
+        dist.scatter(mine, parts, self.root, group=self.group)
+        return mine
+
+    def _scatter_into(self, mine: Tensor) -> Tensor:
+        dist.scatter(mine, None, self.root, group=self.group)
+        return mine
+
+    def _gather(self, output: Tensor) -> list[Tensor] | None:
+        parts = [torch.empty_like(output) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(output.contiguous(), parts, self.root, group=self.group)
+        return parts
+
+    def _hold_replica(self) -> None:
+        storage = self.unit.flat.untyped_storage()
+        if storage.size() == 0:
+            storage.resize_(self.unit.flat.numel() * self.unit.flat.element_size())
+
+    def _free_replica(self) -> None:
+        self.unit.flat.untyped_storage().resize_(0)
+
+
+def share_of(batch: Tensor, rank: int, ranks: int) -> Tensor:
+    """Equal consecutive shares of a batch's sequences."""
+    return batch.chunk(ranks)[rank].contiguous()
+
+
+def mesh_dim(mesh: DeviceMesh, axis: str) -> int:
+    """The position of a named axis."""
+    assert mesh.mesh_dim_names is not None
+    return mesh.mesh_dim_names.index(axis)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A sharded tensor gathered, any other as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

@@ -1,0 +1,194 @@
+"""ZeRO: the data axis without redundant copies (Rajbhandari et al., arXiv:1910.02054).
+
+                   weights    gradients   optimizer      sent per step (P = bytes of weights)
+    DDP            all        all         all            P all-reduce
+    ZeRO-1         all        all         1/N            P reduce-scatter + P all-gather
+    ZeRO-2         all        1/N         1/N            P reduce-scatter + P all-gather
+    ZeRO-3         1/N        1/N         1/N            P reduce-scatter + 2P all-gather
+
+Stages 1 and 2 are ours, with flat shards as in the paper (torch has no stage 2, and its stage 1
+sends half as much again). Stage 3 is torch's `fully_shard`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from parallab.parallel.data import DataAxis, MakeOptimizer, Replicate, mesh_dim, share_of
+from parallab.parallel.flat import FlatUnit
+
+Label = Callable[[Tensor, str], None]
+
+
+class FlatShards(DataAxis):
+    """ZeRO-1 and ZeRO-2: weights replicated, the optimizer's share of each unit on its rank.
+
+        unit's flat weights     │ rank 0 │ rank 1 │ rank 2 │ rank 3 │    rank r owns and steps part r
+        backward, unit done  →  reduce-scatter of its flat gradients: part r arrives averaged
+        step                 →  AdamW on part r, in place; all-gather of the parts
+
+    Stage 1 keeps the full gradients until the step's end and reduces once a step; stage 2 reduces
+    each micro-batch, unit by unit as the backward pass completes them, and frees them at once.
+
+    Args:
+        module: the model.
+        units: its parameters in the units that are reduced together.
+        stage: 1 or 2.
+        label: tells the memory meter what a tensor is.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        units: list[list[nn.Parameter]],
+        make_optimizer: MakeOptimizer,
+        mesh: DeviceMesh,
+        stage: int,
+        label: Label,
+    ) -> None:
+        self.group = mesh.get_group("dp")
+        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
+        self.module = self.forward_module = module
+        self.stage, self._label = stage, label
+        self.units = [Shard(unit, self.rank, self.size) for unit in units]
+        self.optimizer = make_optimizer([unit.shard for unit in self.units])
+        self._last = True
+        self._under_way: list[tuple[Shard, dist.Work, Tensor, Tensor]] = []
+        for unit in self.units:
+            for parameter in unit.parameters:
+                parameter.register_post_accumulate_grad_hook(self._completed(unit))
+
+    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
+
+    def micro_batch(self, last: bool) -> AbstractContextManager[None]:
+        @contextmanager
+        def surrounded() -> Iterator[None]:
+            self._last = last
+            yield
+
+        return surrounded()
+
+    def reduce(self) -> None:
+        while self._under_way:
+            self._finish_oldest()
+
+    def update(self) -> None:
+        assert self.optimizer is not None
+        self.optimizer.step()
+        gathers = [
+            dist.all_gather_into_tensor(
+                unit.flat, unit.shard.detach(), group=self.group, async_op=True
+            )
+            for unit in self.units
+        ]
+        for gather in gathers:
+            assert gather is not None
+            gather.wait()
+        self.free_gradients()
+
+    def free_gradients(self) -> None:
+        for unit in self.units:
+            unit.free_gradients()
+            unit.shard.grad = None
+
+    def _completed(self, unit: Shard) -> Callable[[Tensor], None]:
+        def hook(parameter: Tensor) -> None:
+            assert isinstance(parameter, nn.Parameter)
+            unit.collect(parameter)
+            unit.missing -= 1
+            if unit.missing == 0:
+                unit.missing = len(unit.parameters)
+                if self.stage == 2 or self._last:
+                    self._reduce_scatter(unit)
+
+        return hook
+
+    def _reduce_scatter(self, unit: Shard) -> None:
+        assert unit.gradients is not None
+        gradients = unit.gradients
+        self._label(gradients, "gradients")
+        if self.stage == 2:
+            unit.free_gradients()
+            while self._under_way:
+                # One unit's full gradients at a time: waiting here is what frees the one before.
+                self._finish_oldest()
+        mine = torch.empty_like(unit.shard)
+        self._label(mine, "gradients")
+        work = dist.reduce_scatter_tensor(
+            mine, gradients, op=dist.ReduceOp.AVG, group=self.group, async_op=True
+        )
+        assert work is not None
+        self._under_way.append((unit, work, gradients, mine))
+
+    def _finish_oldest(self) -> None:
+        unit, work, _gradients, mine = self._under_way.pop(0)
+        work.wait()
+        unit.shard.grad = mine if unit.shard.grad is None else unit.shard.grad.add_(mine)
+
+
+class Shard(FlatUnit):
+    """A flat unit, and this rank's part of it as a parameter that shares its memory."""
+
+    def __init__(self, parameters: list[nn.Parameter], rank: int, ranks: int) -> None:
+        super().__init__(parameters, ranks)
+        size = self.flat.numel() // ranks
+        self.shard = nn.Parameter(self.flat[rank * size : (rank + 1) * size])
+        self.missing = len(self.parameters)
+
+
+class TorchZero1(Replicate):
+    """torch's ZeRO-1: DDP, and whole parameters dealt out to ranks, which broadcast them after."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        learning_rate: float,
+        mesh: DeviceMesh,
+    ) -> None:
+        def dealt_out(parameters: list[Tensor]) -> torch.optim.Optimizer:
+            return ZeroRedundancyOptimizer(
+                parameters,
+                optimizer_class=optimizer_class,
+                process_group=self.group,
+                parameters_as_bucket_view=True,
+                lr=learning_rate,
+            )
+
+        super().__init__(module, dealt_out, mesh)
+
+
+class FullyShard(DataAxis):
+    """ZeRO-3 through torch's `fully_shard` (FSDP2; Zhao et al., arXiv:2304.11277).
+
+        forward   gather block 0 │ compute, free │ gather block 1 │ compute, free │ ...
+        backward  gather block n │ gradients, free, reduce-scatter │ gather block n-1 │ ...
+
+    The module is already sharded: `shard_unit` splits each part as soon as it has its storage, so
+    that no rank ever holds the whole model.
+    """
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:
+        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
+        super().__init__(module, make_optimizer)
+
+    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
+
+
+def shard_unit(unit: nn.Module, mesh: DeviceMesh) -> None:
+    """Shards a block, or what remains of the whole module, over the data axis.
+
+    Weights are freed after the forward pass and gathered again for the backward pass, the root's
+    too: that is the stage's 2P of all-gather.
+    """
+    fully_shard(unit, mesh=mesh["dp"], reshard_after_forward=True)

@@ -1,0 +1,1 @@
+"""One rank's life: the model, the text, the steps. Imports torch, and nothing of Jupyter."""

@@ -1,0 +1,101 @@
+"""One rank's training: from a formed process group to the record of each step."""
+
+from __future__ import annotations
+
+import gc
+import socket
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from parallab.meter import Meter
+from parallab.parallel.build import build, forward_backward
+from parallab.parallel.mesh import axis_names, coordinates, form_mesh
+from parallab.plan import Plan
+from parallab.rank.corpus import Corpus
+from parallab.rank.decoder import Decoder, materialise
+from parallab.report import Step
+from parallab.spec import Model
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+class Trainer:
+    """Trains one rank's part of a model, and records what each step took.
+
+    The process group must have been formed, with `plan.devices` ranks; one device needs none.
+    Steps 0 and 1 are traced, and every `trace_every`-th after 1: a traced step is followed by
+    memory category and is slower; the others are what the durations are taken from.
+
+    Args:
+        device: where this rank computes.
+        seed: of the first weights and of the batches.
+        text: path of a text file on this machine; None takes the standard library's sources.
+
+    Attributes:
+        module, optimizer, mesh: what a person may look at afterwards; mesh is None on one device,
+            and optimizer where this rank owns none.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        plan: Plan,
+        device: torch.device,
+        *,
+        seed: int = 0,
+        text: str | None = None,
+        trace_every: int = 5,
+    ) -> None:
+        plan.check(model)
+        self.plan, self.device = plan, device
+        self._trace_every = trace_every
+        self._next_step = 0
+        self.corpus = Corpus(text, model.vocab, seed)
+        self.mesh = form_mesh(plan, device)
+        self.meter = Meter(device, axis_names(self.mesh))
+        decoder = Decoder(model, plan.seq, recompute=plan.recompute == "full")
+        give_storage = partial(
+            materialise, device=device, dtype=DTYPES[plan.precision], seed=seed, model=model
+        )
+        self.data = build(decoder, plan, self.mesh, device, give_storage, self.meter.label)
+        self.module: nn.Module = self.data.module
+        self.optimizer = self.data.optimizer
+        self.meter.watch(self.module, self.optimizer)
+
+    def step(self) -> Step:
+        """Runs the next training step and returns its record."""
+        index, self._next_step = self._next_step, self._next_step + 1
+        traced = index < 2 or index % self._trace_every == 1 % self._trace_every
+        batch = self.corpus.batch(index, self.plan.batch, self.plan.seq)
+        with self.meter.step(index, traced):
+            tokens, targets = (t.to(self.device) for t in self.data.share(*batch))
+            loss = forward_backward(self.data, self.plan, tokens, targets, self.meter.phase)
+            with self.meter.phase("optimizer"):
+                self.data.update()
+            del tokens, targets
+        return self.meter.take(None if loss is None else loss.item())
+
+    def describe(self) -> dict[str, Any]:
+        """This rank's place: rank, coords, device, host, and the digest of its text."""
+        rank = self.mesh.get_rank() if self.mesh is not None else 0
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        return {
+            "rank": rank,
+            "coords": coordinates(self.mesh),
+            "device": name,
+            "host": socket.gethostname(),
+            "corpus": self.corpus.digest,
+        }
+
+    def close(self) -> None:
+        """Frees the model, the optimizer and the mesh. Safe to call twice."""
+        self.meter.close()
+        for name in ("data", "module", "optimizer", "mesh"):
+            self.__dict__.pop(name, None)
+        # FSDP and DDP hold reference cycles, and with them threads and file descriptors.
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
