@@ -25,6 +25,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("adamw", "sgd"),
 }
 MAX_STEPS = 100_000
+MAX_SEED = 2**31 - 1
 # Beyond these a number is a slip of the finger rather than a plan.
 _LIMITS = {"devices": 65_536, "batch": 1_048_576, "seq": 1_048_576, "micro_batches": 65_536}
 
@@ -82,10 +83,9 @@ class Plan:
         optimizer: Optimizer = "adamw",
     ) -> None:
         row = catalog.strategy(strategy)
-        for name, value in {
-            "devices": devices, "dp": dp, "pp": pp, "tp": tp, "batch": batch, "seq": seq,
-            "micro_batches": micro_batches,
-        }.items():  # fmt: skip
+        _check_count("seq", seq)
+        _check_count("micro_batches", micro_batches)
+        for name, value in dict(devices=devices, dp=dp, pp=pp, tp=tp, batch=batch).items():
             if value is not None:
                 _check_count(name, value)
         degrees = {"dp": dp, "pp": pp, "tp": tp}
@@ -111,6 +111,7 @@ class Plan:
             )
         if batch is None:
             batch = 2 * dp * micro_batches
+            _check_count("batch", batch)
         values: dict[str, Any] = dict(
             strategy=strategy, devices=devices, dp=dp, pp=pp, tp=tp, batch=batch, seq=seq,
             micro_batches=micro_batches, precision=precision, recompute=recompute,

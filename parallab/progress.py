@@ -6,7 +6,7 @@ Panels and the terminal talk to a `Run` and nothing else, so a run on real engin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from parallab.plan import Plan
@@ -77,9 +77,14 @@ class Replay:
     Args:
         report: what was recorded.
         steps_per_poll: how many steps each poll brings.
+
+    Raises:
+        ValueError: steps_per_poll is no positive whole number.
     """
 
     def __init__(self, report: Report, steps_per_poll: int = 1) -> None:
+        if not isinstance(steps_per_poll, int) or steps_per_poll < 1:
+            raise ValueError(f"steps_per_poll={steps_per_poll!r} must be a whole number from 1.")
         self.model = report.model
         self.plan = report.plan
         self.total_steps = report.steps
@@ -91,7 +96,8 @@ class Replay:
     def poll(self) -> Progress:
         """The next steps of the recording."""
         if self._stopped:
-            return Progress("stopped", f"Stopped after {self._at} steps.")
+            plural = "" if self._at == 1 else "s"
+            return Progress("stopped", f"Stopped after {self._at} step{plural}.")
         until = min(self._at + self._each, self.total_steps)
         steps = [[r.steps[i] for r in self._report.ranks] for i in range(self._at, until)]
         self._at = until
@@ -104,5 +110,8 @@ class Replay:
         self._stopped = True
 
     def result(self, timeout: float | None = None) -> Report:
-        """The Report itself."""
-        return self._report
+        """The Report itself, or as much of it as was played before a stop."""
+        if not self._stopped:
+            return self._report
+        ranks = [replace(rank, steps=rank.steps[: self._at]) for rank in self._report.ranks]
+        return replace(self._report, ranks=ranks)

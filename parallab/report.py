@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from parallab.errors import ReportError
+from parallab.errors import ParallabError, ReportError
 from parallab.plan import Plan
 from parallab.spec import Model
 
@@ -227,7 +227,8 @@ class Report:
     @property
     def payload_bytes(self) -> int:
         """Payload of the warm step on the busiest rank."""
-        return sum(row["payload_bytes"] for row in self.communication().values())
+        rows = self.communication().items()
+        return sum(row["payload_bytes"] for (op, _), row in rows if op != "recv")
 
     @property
     def wire_bytes(self) -> int:
@@ -260,6 +261,11 @@ class Report:
             raise ReportError(
                 f"This Report has the schema {data['schema']!r}; this version reads {SCHEMA}."
             )
+        if data.get("source") not in get_args(Source):
+            raise ReportError(
+                f"This Report is damaged: its source is {data.get('source')!r}, not one of "
+                f"{', '.join(get_args(Source))}."
+            )
         try:
             ranks = [
                 Rank(**{**rank, "steps": [Step.from_dict(step) for step in rank["steps"]]})
@@ -272,7 +278,9 @@ class Report:
                 environment=dict(data.get("environment", {})),
                 ranks=ranks,
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except ParallabError as error:
+            raise ReportError(f"This Report is damaged: {error}") from error
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ReportError(f"This Report is damaged: {error!r}.") from error
 
     def save(self, path: str | Path) -> Path:
@@ -304,7 +312,7 @@ class Report:
 
     def to_frame(self) -> DataFrame:
         """One row per rank and step (needs pandas)."""
-        import pandas
+        import pandas as pd
 
         rows = [
             {
@@ -317,7 +325,7 @@ class Report:
             for rank in self.ranks
             for step in rank.steps
         ]  # fmt: skip
-        return pandas.DataFrame(rows)
+        return pd.DataFrame(rows)
 
     def __repr__(self) -> str:
         return f"<{self.source} Report: {self.model.name}, {self.plan}, {self.steps} steps>"

@@ -45,6 +45,7 @@ _QWEN3: dict[str, Any] = dict(
 )  # fmt: skip
 
 # Sizes from each family's published config.json.
+# fmt: off
 PRESETS: dict[str, dict[str, Any]] = {
     **_SMALL,
     "base": {**_GPT2, "layers": 12, "hidden": 768, "vocab": 32768},
@@ -57,32 +58,33 @@ PRESETS: dict[str, dict[str, Any]] = {
     "llama-2-70b": dict(
         layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32000, context=4096,
         norm_eps=1e-5,
-    ),  # fmt: skip
+    ),
     "llama-3.2-1b": {
         **_LLAMA3, "layers": 16, "hidden": 2048, "heads": 32, "head_dim": 64, "ffn": 8192,
         "tied": True,
-    },  # fmt: skip
+    },
     "llama-3.1-8b": {**_LLAMA3, "layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336},
     "llama-3.1-70b": {**_LLAMA3, "layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672},
     "llama-3.1-405b": {**_LLAMA3, "layers": 126, "hidden": 16384, "heads": 128, "ffn": 53248},
     "mistral-7b": dict(
         layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, context=32768,
         norm_eps=1e-5,
-    ),  # fmt: skip
+    ),
     "qwen2.5-0.5b": {
         **_QWEN2, "layers": 24, "hidden": 896, "heads": 14, "kv_heads": 2, "ffn": 4864,
         "tied": True,
-    },  # fmt: skip
+    },
     "qwen2.5-7b": {
         **_QWEN2, "layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "ffn": 18944,
         "vocab": 152064, "context": 131072,
-    },  # fmt: skip
+    },
     "qwen3-0.6b": {
         **_QWEN3, "layers": 28, "hidden": 1024, "heads": 16, "ffn": 3072, "tied": True,
-    },  # fmt: skip
+    },
     "qwen3-8b": {**_QWEN3, "layers": 36, "hidden": 4096, "heads": 32, "ffn": 12288},
     "qwen3-32b": {**_QWEN3, "layers": 64, "hidden": 5120, "heads": 64, "ffn": 25600},
 }
+# fmt: on
 
 # Nothing that people train comes near these; a typo does.
 _LIMITS = {
@@ -95,15 +97,15 @@ _LIMITS = {
 class Model:
     """A decoder-only transformer's sizes.
 
-    `Model("mini")` takes a preset (`parallab models` lists them); keywords replace single sizes,
-    and a new name with all sizes describes a model of your own:
+    `Model("mini")` takes a preset (`parallab models` lists them); keywords replace single sizes
+    (None: as if not given), and a new name with all sizes describes a model of your own:
 
     >>> Model("micro").parameters
     1049728
     >>> Model("micro", layers=8).parameters
     2033792
     >>> Model("mine", layers=2, hidden=32, heads=4, ffn=64, vocab=257, tied=True).parameters
-    28896
+    28864
 
     Attributes:
         layers, hidden, heads, ffn, vocab: as everywhere; `ffn` is the MLP's inner width.
@@ -137,6 +139,9 @@ class Model:
     tied: bool
 
     def __init__(self, name: str = "mini", **sizes: Any) -> None:
+        if not isinstance(name, str):
+            raise ModelError(f"A model's name is a text, not {name!r}.")
+        sizes = {field: value for field, value in sizes.items() if value is not None}
         unknown = set(sizes) - set(self.__dataclass_fields__)
         if unknown:
             known = ", ".join(f for f in self.__dataclass_fields__ if f != "name")
@@ -184,6 +189,17 @@ class Model:
                 raise ModelError(
                     f"{field}={getattr(self, field)!r} is not one of {', '.join(allowed)}."
                 )
+        for field in ("norm_eps", "rope_theta"):
+            value = getattr(self, field)
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not 0 < value < math.inf
+            ):
+                raise ModelError(f"{field}={value!r} must be a number above 0.")
+        for field in ("qk_norm", "qkv_bias", "out_bias", "mlp_bias", "tied"):
+            if not isinstance(getattr(self, field), bool):
+                raise ModelError(f"{field}={getattr(self, field)!r} must be True or False.")
         if self.heads % self.kv_heads:
             valid = [k for k in range(1, self.heads + 1) if self.heads % k == 0]
             raise ModelError(

@@ -81,9 +81,9 @@ class DataAxis:
 class Replicate(DataAxis):
     """DistributedDataParallel (Li et al., arXiv:2006.15704).
 
-        rank 0  forward  backward ░░▓▓▓▓  step      every rank holds all weights;
-        rank 1  forward  backward ░░▓▓▓▓  step      ▓ all-reduce of a bucket of gradients,
-                                                      while the backward pass goes on
+    rank 0  forward  backward ░░▓▓▓▓  step      every rank holds all weights;
+    rank 1  forward  backward ░░▓▓▓▓  step      ▓ all-reduce of a bucket of gradients,
+                                                  while the backward pass goes on
     """
 
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:

@@ -26,8 +26,8 @@ class Trainer:
     """Trains one rank's part of a model, and records what each step took.
 
     The process group must have been formed, with `plan.devices` ranks; one device needs none.
-    Steps 0 and 1 are traced, and every `trace_every`-th after 1: a traced step is followed by
-    memory category and is slower; the others are what the durations are taken from.
+    Steps 0 and 1 are traced, and every `trace_every`-th after 1 (0: none at all): a traced step is
+    followed by memory category and is slower; the others are what the durations are taken from.
 
     Args:
         device: where this rank computes.
@@ -68,7 +68,8 @@ class Trainer:
     def step(self) -> Step:
         """Runs the next training step and returns its record."""
         index, self._next_step = self._next_step, self._next_step + 1
-        traced = index < 2 or index % self._trace_every == 1 % self._trace_every
+        every = self._trace_every
+        traced = every > 0 and (index < 2 or index % every == 1 % every)
         batch = self.corpus.batch(index, self.plan.batch, self.plan.seq)
         with self.meter.step(index, traced):
             tokens, targets = (t.to(self.device) for t in self.data.share(*batch))

@@ -30,14 +30,14 @@ def verify(
         tensors, a list of [name, largest absolute difference] in the model's order; finite, whether
         every weight and loss is a number.
     """
-    trainer = Trainer(model, plan, device, seed=seed, text=text)
+    trainer = Trainer(model, plan, device, seed=seed, text=text, trace_every=0)
     try:
         rank = trainer.describe()["rank"]
         losses = [trainer.step().loss for _ in range(steps)]
         weights = {name: w.cpu().clone() for name, w in trainer.data.full_weights().items()}
     finally:
         trainer.close()
-    alone = Trainer(model, plan.alone(), device, seed=seed, text=text)
+    alone = Trainer(model, plan.alone(), device, seed=seed, text=text, trace_every=0)
     try:
         reference_losses = [alone.step().loss for _ in range(steps)]
         reference = {name: w.cpu() for name, w in alone.data.full_weights().items()}

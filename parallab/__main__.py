@@ -1,0 +1,7 @@
+"""`python -m parallab` is `parallab`."""
+
+import sys
+
+from parallab.cli import main
+
+sys.exit(main())

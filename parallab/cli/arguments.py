@@ -1,0 +1,191 @@
+"""The flags that say what to train and how: a command line in, a Model and a Plan out.
+
+A flag that is wrong by itself is refused while parsing; what fits what is Plan's to say. Where
+results are to be written is tried before anything starts, so that none is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeAlias
+
+from parallab.catalog import STRATEGIES
+from parallab.plan import CHOICES, MAX_SEED, Plan, check_steps
+from parallab.spec import PRESETS, Model
+
+FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
+DEFAULT_DEVICES = 4
+# A degree's flag appears with the first strategy that can use it.
+AXES = {axis: None for row in STRATEGIES.values() for axis in row.axes}
+AXIS_NAMES = {"dp": "data", "pp": "pipeline", "tp": "tensor"}
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+
+
+def add_command(
+    commands: Commands, name: str, call: Callable[[argparse.Namespace], int], summary: str
+) -> argparse.ArgumentParser:
+    """Registers a command; `call` takes the parsed arguments and returns the exit status."""
+    parser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
+    parser.set_defaults(call=call, parser=parser)
+    return parser
+
+
+def add_plan_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags of every command that trains."""
+    what = parser.add_argument_group("what is trained")
+    what.add_argument("--model", type=_model, default="mini", metavar="NAME",
+                      help="a preset; `parallab models` lists them (mini)")  # fmt: skip
+    what.add_argument("--text", type=_readable, metavar="FILE",
+                      help="text to train on (the standard library's sources)")  # fmt: skip
+    what.add_argument("--seed", type=_seed, default=0, help="of weights and batches (0)")
+
+    how = parser.add_argument_group("how it is split")
+    how.add_argument("--strategy", type=_strategy, default="ddp", metavar="NAME",
+                     help="`parallab strategies` explains them (ddp)")  # fmt: skip
+    how.add_argument("--devices", type=int, metavar="N",
+                     help=f"ranks (the free GPUs, or {DEFAULT_DEVICES} on the CPU)")  # fmt: skip
+    for axis in AXES:
+        how.add_argument(f"--{axis}", type=int, metavar="N",
+                         help=f"degree of the {AXIS_NAMES[axis]} axis")  # fmt: skip
+    how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                     help="where the ranks run (auto: free GPUs, else the CPU)")  # fmt: skip
+
+    step = parser.add_argument_group("one step")
+    step.add_argument("--batch", type=int, metavar="N",
+                      help="sequences over all ranks (2 per rank and micro-batch)")  # fmt: skip
+    step.add_argument("--seq", type=int, default=128, metavar="N",
+                      help="tokens per sequence (128)")  # fmt: skip
+    step.add_argument("--micro-batches", type=int, default=1, metavar="N",
+                      help="parts of a rank's share, added up before one update (1)")  # fmt: skip
+    for name, allowed in CHOICES.items():
+        step.add_argument(f"--{name}", choices=allowed, default=allowed[0],
+                          help=f"{' or '.join(allowed)} ({allowed[0]})")  # fmt: skip
+    parser.add_argument("--verbose", action="store_true",
+                        help="after a failure, the failing rank's traceback")  # fmt: skip
+
+
+def add_steps_flag(parser: argparse.ArgumentParser, default: int) -> None:
+    """How many steps to train."""
+    parser.add_argument("--steps", type=_steps, default=default, metavar="N",
+                        help=f"training steps ({default})")  # fmt: skip
+
+
+def add_output_flags(parser: argparse.ArgumentParser) -> None:
+    """Where the Report goes besides the table."""
+    out = parser.add_argument_group("results")
+    out.add_argument("--json", type=_json_target, metavar="FILE",
+                     help="write the Report; - is standard output, alone there")  # fmt: skip
+    out.add_argument("--plot", type=_figure_target, metavar="FILE.png",
+                     help="draw memory, communication and loss")  # fmt: skip
+
+
+def model_and_plan(args: argparse.Namespace) -> tuple[Model, Plan]:
+    """What the flags describe.
+
+    Raises:
+        ModelError, PlanError: it cannot work.
+    """
+    model = Model(args.model)
+    degrees = {axis: getattr(args, axis) for axis in AXES}
+    plan = Plan(
+        args.strategy,
+        _devices(args, any(degrees.values())),
+        **degrees,
+        batch=args.batch,
+        seq=args.seq,
+        micro_batches=args.micro_batches,
+        **{name: getattr(args, name) for name in CHOICES},
+    )
+    plan.check(model)
+    return model, plan
+
+
+def positive(text: str) -> int:
+    """A flag's value as a whole number from 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not a whole number from 1.")
+    return number
+
+
+def _devices(args: argparse.Namespace, degrees_given: bool) -> int | None:
+    """The number of ranks; None leaves it to Plan."""
+    if args.devices is not None or degrees_given or not STRATEGIES[args.strategy].axes:
+        devices: int | None = args.devices
+        return devices
+    if args.device == "cpu":
+        return DEFAULT_DEVICES
+    from parallab.cluster import gpus
+
+    return len(gpus.free()) or DEFAULT_DEVICES
+
+
+def _one_of(kind: str, name: str, known: Iterable[str]) -> str:
+    known = list(known)
+    if name in known:
+        return name
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"Did you mean {close[0]}?" if close else f"Choose one of {', '.join(known)}."
+    raise argparse.ArgumentTypeError(f"there is no {kind} called {name!r}. {hint}")
+
+
+def _model(name: str) -> str:
+    return _one_of("model", name, PRESETS)
+
+
+def _strategy(name: str) -> str:
+    return _one_of("strategy", name, STRATEGIES)
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed <= MAX_SEED:
+        raise argparse.ArgumentTypeError(f"{seed} is not a whole number from 0 to {MAX_SEED:,}.")
+    return seed
+
+
+def _steps(text: str) -> int:
+    try:
+        return check_steps(int(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _readable(name: str) -> str:
+    """A text file's absolute path: engines have another working directory."""
+    path = Path(name).resolve()
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{name} cannot be read: {error.strerror}.") from None
+    return str(path)
+
+
+def _json_target(name: str) -> str:
+    return name if name == "-" else _writable(name)
+
+
+def _figure_target(name: str) -> str:
+    if Path(name).suffix.lower() not in FIGURE_SUFFIXES:
+        raise argparse.ArgumentTypeError(
+            f"{name} is no picture's name: it must end in {', '.join(FIGURE_SUFFIXES)}."
+        )
+    return _writable(name)
+
+
+def _writable(name: str) -> str:
+    """The file's name, after it was opened for writing and left as it was."""
+    path = Path(name)
+    new = not path.exists()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{name} cannot be written: {error.strerror}.") from None
+    if new:
+        path.unlink()
+    return name

@@ -1,0 +1,43 @@
+"""`parallab models` and `parallab strategies`: what there is to choose from."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import textwrap
+
+from parallab.catalog import STRATEGIES
+from parallab.cli.arguments import Commands, add_command
+from parallab.cli.tables import table
+from parallab.spec import PRESETS, Model
+
+
+def add_commands(commands: Commands) -> None:
+    """Registers the commands of this file."""
+    add_command(commands, "models", list_models, "the models that have a name, and their sizes")
+    add_command(commands, "strategies", list_strategies, "the strategies, each in a paragraph")
+
+
+def list_models(_: argparse.Namespace) -> int:
+    """One row per preset; the parameter counts are exact."""
+    rows = []
+    for name in PRESETS:
+        m = Model(name)
+        heads = f"{m.heads}/{m.kv_heads}" if m.kv_heads != m.heads else f"{m.heads}"
+        sizes = (m.parameters, m.layers, m.hidden, heads, m.ffn, m.vocab, m.context)
+        rows.append((name, *(f"{size:,}" if isinstance(size, int) else size for size in sizes)))
+    head = ("model", "parameters", "layers", "hidden", "heads/kv", "ffn", "vocab", "context")
+    print(table(head, rows))
+    return 0
+
+
+def list_strategies(_: argparse.Namespace) -> int:
+    """One paragraph per row of the catalogue."""
+    width = min(shutil.get_terminal_size().columns, 100)
+    paragraphs = []
+    for row in STRATEGIES.values():
+        idea = textwrap.fill(row.idea, width, initial_indent="  ", subsequent_indent="  ")
+        notes = (f"  Source: {row.source}.", f"  Runs: {row.implementation}.")
+        paragraphs.append("\n".join((f"{row.name}: {row.title}", idea, *notes)))
+    print("\n\n".join(paragraphs))
+    return 0

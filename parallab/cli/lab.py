@@ -1,0 +1,69 @@
+"""`parallab lab`: JupyterLab on the first lab, in place of this process."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import parallab
+from parallab.cli.arguments import Commands, add_command
+from parallab.errors import PlanError
+
+LABS = Path(parallab.__file__).parents[1] / "labs"
+FIRST_LAB = LABS / "00_start.ipynb"
+
+
+def add_commands(commands: Commands) -> None:
+    """Registers `lab`."""
+    parser = add_command(
+        commands, "lab", open_lab, "opens JupyterLab on the first lab, or on another notebook"
+    )
+    parser.epilog = "Other arguments go to JupyterLab, as --name=value."
+    parser.add_argument("notebook", nargs="?", type=Path, default=FIRST_LAB, metavar="NOTEBOOK")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+    parser.add_argument("--port", type=_port, help="JupyterLab's own choice unless given")
+
+
+def open_lab(args: argparse.Namespace) -> int:
+    """Becomes `jupyter lab`, so that signals, the exit status and its own configuration are its.
+
+    Raises:
+        PlanError: no JupyterLab, or no such notebook.
+    """
+    os.execv(sys.executable, jupyter_command(args))  # noqa: S606
+
+
+def jupyter_command(args: argparse.Namespace) -> list[str]:
+    """The command line of JupyterLab."""
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise PlanError(
+            f"JupyterLab is not installed for {sys.executable}; `pip install jupyterlab` adds it."
+        )
+    if not args.notebook.exists():
+        hint = ""
+        if args.notebook == FIRST_LAB:
+            hint = " The labs come with a checkout: clone the repository and `pip install -e .`."
+        raise PlanError(f"There is no notebook {args.notebook}.{hint}")
+    command = [sys.executable, "-m", "jupyterlab", str(args.notebook)]
+    if args.notebook.is_file():
+        # Without this, the address printed for a browser elsewhere opens no notebook.
+        command.append(f"--LabApp.default_url=/lab/tree/{quote(args.notebook.name)}")
+    if args.no_browser:
+        command.append("--no-browser")
+    if args.port is not None:
+        command.append(f"--port={args.port}")
+    if hasattr(os, "geteuid") and os.geteuid() == 0 and "--allow-root" not in args.rest:
+        print("You are root, so JupyterLab gets --allow-root.", file=sys.stderr)
+        command.append("--allow-root")
+    return [*command, *args.rest]
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65_535:
+        raise argparse.ArgumentTypeError(f"{port} is not a port: they go from 0 to 65535.")
+    return port

@@ -1,0 +1,81 @@
+"""`parallab COMMAND …`: parsing, dispatch, and what each end says and returns.
+
+Exit status: 0 done; 1 it failed while running; 2 the request cannot work; 130 ended by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import parallab
+from parallab.cli import choices, lab, measure
+from parallab.errors import CorpusError, ModelError, ParallabError, PlanError, RankError
+
+DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with one line on standard error."""
+        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status.
+
+    Args:
+        argv: the arguments after the program's name; the process's own unless given.
+    """
+    parser = make_parser()
+    args, rest = parser.parse_known_args(argv)
+    if args.command is None:
+        parser.print_help(sys.stderr)
+        return REFUSED
+    if args.command == "lab":
+        args.rest = rest
+    elif rest:
+        args.parser.error(f"there is no argument {' '.join(rest)} here; --help lists them")
+    try:
+        status: int = args.call(args)
+        sys.stdout.flush()
+    except (ModelError, PlanError, CorpusError) as error:
+        return complain(args, error, REFUSED)
+    except ParallabError as error:
+        return complain(args, error, FAILED)
+    except KeyboardInterrupt:
+        return complain(args, "ended by Ctrl-C.", INTERRUPTED)
+    except BrokenPipeError:
+        # The reader has gone, `parallab models | head -3`. Python flushes once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        return complain(args, error, FAILED)
+    return status
+
+
+def complain(args: argparse.Namespace, error: Exception | str, status: int) -> int:
+    """Says in one line what went wrong; `--verbose` adds the traceback of the rank that failed."""
+    print(f"{args.parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
+    if isinstance(error, RankError) and getattr(args, "verbose", False):
+        print(error.details, file=sys.stderr)
+    return status
+
+
+def make_parser() -> Parser:
+    """Every command with its flags."""
+    parser = Parser(
+        prog="parallab",
+        allow_abbrev=False,
+        description="A lab for parallel training: what a strategy costs in memory and on the wire.",
+    )
+    parser.add_argument("--version", action="version", version=f"parallab {parallab.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    for module in (lab, measure, choices):
+        module.add_commands(commands)
+    return parser

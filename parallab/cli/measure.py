@@ -1,0 +1,101 @@
+"""`parallab run` and `parallab verify`: real steps on engines."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parallab.cli.arguments import (
+    Commands,
+    add_command,
+    add_output_flags,
+    add_plan_flags,
+    add_steps_flag,
+    model_and_plan,
+    positive,
+)
+from parallab.cli.tables import report_text
+from parallab.plan import Plan
+from parallab.report import Report
+from parallab.spec import Model
+
+if TYPE_CHECKING:
+    from parallab.cluster import Cluster
+    from parallab.cluster.places import Device
+
+
+def add_commands(commands: Commands) -> None:
+    """Registers the commands of this file."""
+    run = add_command(
+        commands, "run", measure, "trains real steps on engines and shows what each rank spends"
+    )
+    add_plan_flags(run)
+    add_steps_flag(run, default=5)
+    run.add_argument("--trace-every", type=positive, default=5, metavar="N",
+                     help="follow memory by category in every N-th step (5)")  # fmt: skip
+    add_output_flags(run)
+
+    verify = add_command(
+        commands, "verify", compare_with_one_device,
+        "trains the plan and a single device on the same data and compares loss and weights",
+    )  # fmt: skip
+    add_plan_flags(verify)
+    add_steps_flag(verify, default=3)
+
+
+def measure(args: argparse.Namespace) -> int:
+    """Runs the plan; the table goes to standard output, or the JSON in its place."""
+    from parallab.cli.watch import follow
+
+    model, plan = model_and_plan(args)
+    # Whatever a library prints meanwhile must not end up in the JSON.
+    with redirect_stdout(sys.stderr), engines(model, plan, args.device) as cluster:
+        run = cluster.submit(
+            model, plan, args.steps, seed=args.seed, text=args.text, trace_every=args.trace_every
+        )
+        report, interrupted = follow(run)
+    print(report_text(report), file=sys.stderr if args.json == "-" else sys.stdout)
+    write(report, args.json, args.plot)
+    return 130 if interrupted else 0
+
+
+def compare_with_one_device(args: argparse.Namespace) -> int:
+    """Runs the plan beside a single device; exit status 1 where they differ."""
+    model, plan = model_and_plan(args)
+    with redirect_stdout(sys.stderr), engines(model, plan, args.device) as cluster:
+        found = cluster.verify(model, plan, steps=args.steps, seed=args.seed, text=args.text)
+    print(found)
+    return 0 if found.ok else 1
+
+
+@contextmanager
+def engines(model: Model, plan: Plan, device: Device) -> Iterator[Cluster]:
+    """Engines for the plan, ended afterwards.
+
+    Raises:
+        PlanError: the model does not fit; said before engines are started for nothing.
+    """
+    from parallab.cli.watch import status_line
+    from parallab.cluster import Cluster, gpus, room
+
+    if device == "cpu" or not gpus.present():
+        room.check_fits(model, plan, room.available_bytes(), shared=True)
+    with status_line() as say:
+        cluster = Cluster(plan.devices, device, on_status=say)
+    with cluster:
+        yield cluster
+
+
+def write(report: Report, json_target: str | None, figure: str | None) -> None:
+    """Writes the Report and its picture where they were asked for."""
+    if json_target == "-":
+        print(json.dumps(report.to_dict()))
+    elif json_target:
+        report.save(json_target)
+    if figure:
+        report.plot().savefig(Path(figure))

@@ -1,0 +1,110 @@
+"""A Report as text: plain tables whose headings say what was measured and what was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parallab.report import CATEGORIES, WARM_STEP, Rank, Report, Step, sent
+
+UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Columns under their headings: the first `left` flush left, numbers flush right."""
+    columns = list(zip(head, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for row in (head, *rows):
+        cells = [
+            cell.ljust(width) if i < left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def report_text(report: Report) -> str:
+    """Everything a person asks first, a paragraph each."""
+    if not report.steps:
+        return f"{_what(report)}\nNo step was finished."
+    parts = [_what(report), _memory(report), _communication(report), _pace(report)]
+    return "\n\n".join(parts)
+
+
+def _what(report: Report) -> str:
+    devices = ", ".join(sorted({rank.device for rank in report.ranks})) or "no device"
+    torch = report.environment.get("torch", "unknown")
+    return (
+        f"{report.model}: {report.plan}\n{report.source.capitalize()} on {devices}, torch {torch}"
+    )
+
+
+def _memory(report: Report) -> str:
+    steps = [_peak_step(rank) for rank in report.ranks]
+    highest = max(step.memory.peak_bytes for step in steps)
+    unit, size = next((u, s) for u, s in UNITS if highest >= 10 * s or s == 1)
+    shown = [c for c in CATEGORIES if any(step.memory.at_peak.get(c) for step in steps)]
+
+    def cell(number: int) -> str:
+        return f"{number / size:,.2f}" if size > 1 else f"{number}"
+
+    rows = [
+        (
+            str(rank.rank),
+            rank.device,
+            cell(step.memory.peak_bytes),
+            *(cell(step.memory.at_peak.get(c, 0)) for c in shown),
+        )
+        for rank, step in zip(report.ranks, steps, strict=True)
+    ]
+    numbers = sorted({step.step for step in steps})
+    which = f"step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    title = f"Memory at its peak, {report.source} in {which}, in {unit}"
+    return f"{title}\n{table(('rank', 'device', 'peak', *shown), rows, left=2)}"
+
+
+def _peak_step(rank: Rank) -> Step:
+    """The step whose memory `Rank.peak` is."""
+    return next(step for step in rank.steps if step.memory is rank.peak)
+
+
+def _communication(report: Report) -> str:
+    last = report.steps - 1
+    busiest = max(report.ranks, key=lambda rank: sent(rank.steps[last], "wire_bytes"))
+    totals = report.communication(report.ranks.index(busiest))
+    if not totals:
+        return f"Communication in step {last}, {report.source}: none"
+    rows = [
+        (op, axis, *(f"{row[key]:,}" for key in ("count", "payload_bytes", "wire_bytes")))
+        for (op, axis), row in totals.items()
+    ]
+    sums = (f"{sent(busiest.steps[last], key):,}" for key in ("payload_bytes", "wire_bytes"))
+    rows.append(("total sent", "", "", *sums))
+    title = (
+        f"Communication in step {last}, rank {busiest.rank}, which sends most, in bytes\n"
+        f"(calls and payload {report.source}, wire computed for an ideal ring)"
+    )
+    if last < WARM_STEP:
+        title += f"\n(bytes settle in step {WARM_STEP}: train {WARM_STEP + 1} steps or more)"
+    return f"{title}\n{table(('operation', 'axis', 'calls', 'payload', 'wire'), rows, left=2)}"
+
+
+def _pace(report: Report) -> str:
+    losses = report.losses
+    lines = [f"Loss  {losses[0]:.4f} → {losses[-1]:.4f} in {report.steps} steps, {report.source}"]
+    seconds, tokens = report.step_seconds, report.tokens_per_second
+    if seconds is not None and tokens is not None:
+        lines.append(
+            f"Step  {seconds * 1e3:,.1f} ms, {tokens:,.0f} tokens per second, {report.source}: "
+            f"{_timed(report)}"
+        )
+    return "\n".join(lines)
+
+
+def _timed(report: Report) -> str:
+    """Which steps `Report.step_seconds` is the median of."""
+    ranks = report.ranks
+    untraced = [i for i in range(1, report.steps) if not any(r.steps[i].traced for r in ranks)]
+    if untraced:
+        return f"median of {len(untraced)} untraced step{'s' if len(untraced) > 1 else ''}"
+    return "median of all steps, the first or traced ones too, which are slower"

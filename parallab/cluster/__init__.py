@@ -1,0 +1,17 @@
+"""Engines: start or attach, run, stop, recover, release. One engine is one rank.
+
+cluster.py       Cluster, what a person uses
+run.py           LiveRun, one run under way
+verification.py  Verification, what Cluster.verify found
+calls.py         one call on many ranks, and what to tell when some fail
+engine.py        what runs on an engine
+pool.py          engines as the others see them; local.py ours, attached.py somebody else's
+boot.py          how a process of ours starts, and how it ends with its client
+places.py        free GPUs (gpus.py, leases.py) or CPU cores; room.py memory
+"""
+
+from parallab.cluster.cluster import Cluster
+from parallab.cluster.run import LiveRun
+from parallab.cluster.verification import Verification
+
+__all__ = ["Cluster", "LiveRun", "Verification"]

@@ -1,0 +1,380 @@
+"""The run panel: choose a strategy, run real steps, watch memory and communication live.
+
+Its life is idle -> running -> done | stopped | failed, and again. A callback starts the worker
+thread or asks it to stop, and returns; only the worker waits, polls and draws. What goes wrong in
+the worker is shown in the panel, since nobody sees a thread's traceback.
+"""
+
+from __future__ import annotations
+
+import html
+import threading
+import time
+from typing import Any
+
+import ipywidgets as widgets
+
+from parallab.errors import ParallabError
+from parallab.panels.controls import Controls
+from parallab.panels.engines import Runner
+from parallab.panels.parts import Log, error_words, tiles
+from parallab.panels.style import STYLE
+from parallab.plan import Plan
+from parallab.plots.history import History
+from parallab.plots.live import LiveRunView
+from parallab.plots.style import caption, in_words, three_digits
+from parallab.progress import Progress, Run
+from parallab.report import Report
+from parallab.spec import Model
+
+POLL_SECONDS = 0.05
+RESULT_SECONDS = 60
+# A page that is loading drops updates for some seconds; the end of a run must not be among them.
+RESEND_AFTER_SECONDS = (2, 8)
+QUANTITIES = [("payload", "payload_bytes"), ("on the wire", "wire_bytes")]
+
+
+class RunPanel:
+    """Controls on the left, live plots on the right, progress and log below.
+
+    Args:
+        runner: where runs happen; engines, or a saved Report.
+
+    Attributes:
+        widget: what a notebook shows.
+        state: "idle", "running", "done", "stopped" or "failed".
+        report: the last run's Report, None before the first.
+        error: why the last run failed, None where it did not.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.state = "idle"
+        self.report: Report | None = None
+        self.error: BaseException | None = None
+        self._guard = threading.Lock()
+        self._worker: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._run: Run | None = None
+        self._closed = False
+        self._build()
+        self._view = self._new_view(*self._first())
+        self._set_state("idle")
+        self._say("Ready." if runner.replayed is None else "Ready to replay a saved Report.")
+
+    # What it looks like.
+
+    def _build(self) -> None:
+        replay = self.runner.replayed is not None
+        self._run_button = _button("Replay" if replay else "Run", "play", "success", "pl-run")
+        self._stop_button = _button("Stop", "stop", "", "pl-stop")
+        self._release_button = _button("Release memory", "eraser", "", "pl-release")
+        self._release_button.layout.flex = "0 0 auto"
+        self._stop_button.tooltip = "Stop after the current step"
+        self._release_button.tooltip = "Free the model that the engines keep after a run"
+        self._run_button.on_click(lambda _: self.start())
+        self._stop_button.on_click(lambda _: self.stop())
+        self._release_button.on_click(lambda _: self._in_background(self._release))
+        self._why, self._tiles, self._error = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%"))
+        self._image.add_class("pl-fig")
+        self._quantity = widgets.ToggleButtons(options=QUANTITIES, value="wire_bytes")
+        self._quantity.add_class("pl-quantity")
+        self._quantity.tooltips = [
+            "The tensors that the operations work on",
+            "What one rank sends if the operations run on an ideal ring",
+        ]
+        self._quantity.observe(lambda _: self._in_background(self._redraw), "value")
+        self._bar = widgets.IntProgress(min=0, max=1, value=0)
+        self._bar.add_class("pl-progress")
+        self._status = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0"))
+        self._log = Log()
+        self.controls = Controls(self.runner, self._show_reason)
+        if self.runner.replayed is not None:
+            report = self.runner.replayed
+            self.controls.show(report.model, report.plan, report.steps)
+            self.controls.lock(True)
+        self.widget = self._lay_out()
+
+    def _lay_out(self) -> widgets.VBox:
+        title = widgets.HTML(
+            f'{STYLE}<div class="pl-title">Run a strategy</div><div class="pl-muted">'
+            "Real training steps: what they cost in memory on every device, and in bytes between "
+            "them.</div>"
+        )
+        buttons = widgets.HBox(
+            [self._run_button, self._stop_button],
+            layout=widgets.Layout(margin="12px 0 6px", grid_gap="6px"),
+        )
+        left = widgets.VBox(
+            [self.controls.fields, buttons, self._release_button, self._why],
+            layout=widgets.Layout(flex="1 1 264px", min_width="0", padding="0 18px 0 0"),
+        )
+        switch = widgets.HBox(
+            [
+                widgets.HTML('<span class="pl-muted">Communication shown:&nbsp;</span>'),
+                self._quantity,
+            ],
+            layout=widgets.Layout(align_items="center", padding="2px 0 0"),
+        )
+        right = widgets.VBox(
+            [self._tiles, self._image, switch],
+            layout=widgets.Layout(
+                flex="1000 1 560px", min_width="0", overflow="hidden", padding="7px 0 0"
+            ),
+        )
+        middle = widgets.Box(
+            [left, right],
+            layout=widgets.Layout(display="flex", flex_flow="row wrap", align_items="flex-start"),
+        )
+        foot = widgets.HBox(
+            [self._bar, self._status],
+            layout=widgets.Layout(align_items="center", grid_gap="10px", margin="6px 0 0"),
+        )
+        root = widgets.VBox(
+            [title, self.controls.header, middle, self._error, foot, self._log.widget]
+        )
+        root.add_class("pl-panel")
+        return root
+
+    # What a person, or a cell, asks of it. Everything here returns at once.
+
+    def start(
+        self, model: Model | None = None, plan: Plan | None = None, steps: int | None = None
+    ) -> bool:
+        """Starts a run of what is given or chosen. Returns False while one is under way."""
+        with self._guard:
+            if self._closed or self._alive():
+                return False
+            try:
+                model, plan = model or self.controls.model, plan or self.controls.plan
+                plan.check(model)
+            except ParallabError as error:
+                self._error.value = error_words(error)
+                return False
+            job = (model, plan, steps or self.controls.steps)
+            self._stop.clear()
+            self._run, self.error = None, None
+            self._error.value = ""
+            self._set_state("running")
+            self._worker = threading.Thread(
+                target=self._work, args=job, name="parallab-panel", daemon=True
+            )
+            self._worker.start()
+            return True
+
+    def stop(self) -> None:
+        """Asks the run to end after the current step."""
+        with self._guard:
+            if not self._alive():
+                return
+            self._stop.set()
+            self._stop_button.disabled = True
+            if self._run is not None:
+                self._run.stop()
+        self._say("Stopping after the current step …")
+
+    def wait(self, timeout: float | None = None) -> str:
+        """Waits for the run to end. Returns the state."""
+        if self._worker is not None:
+            self._worker.join(timeout)
+        return self.state
+
+    @property
+    def picture(self) -> bytes:
+        """The plots as they are now, as a PNG."""
+        return bytes(self._image.value)
+
+    def close(self) -> None:
+        """Stops the run, takes the panel off the page and gives its engines back."""
+        if self._closed:
+            return
+        self._closed = True
+        self.stop()
+        for widget in _all_widgets(self.widget):
+            widget.close()
+        self._in_background(self._leave)
+
+    # The worker.
+
+    def _work(self, model: Model, plan: Plan, steps: int) -> None:
+        outcome = "failed"
+        try:
+            if self.runner.replayed is None:
+                self.controls.show(model, plan, steps)
+            self._log(f"{model.name}: {plan}, {steps} steps")
+            with self.runner.claim(plan.devices, self._note) as submitter:
+                outcome = self._follow(submitter.submit(model, plan, steps))
+        except BaseException as error:  # noqa: BLE001 a thread's traceback is seen by nobody
+            self.error = error
+            self._error.value = error_words(error)
+            self._say("Failed.")
+            self._log(f"Failed: {error}")
+        finally:
+            self._bar.bar_style = {"done": "success", "stopped": "warning"}.get(outcome, "danger")
+            self._set_state(outcome)
+            for seconds in RESEND_AFTER_SECONDS:
+                timer = threading.Timer(seconds, self._resend)
+                timer.daemon = True
+                timer.start()
+
+    def _follow(self, run: Run) -> str:
+        """Shows a run until it is over. Returns how it ended."""
+        with self._guard:
+            self._run = run
+            if self._stop.is_set():
+                run.stop()
+        self._bar.max, self._bar.value, self._bar.bar_style = run.total_steps, 0, "info"
+        self._view = self._new_view(run.model, run.plan, run.total_steps)
+        progress = run.poll()
+        while not progress.finished:
+            self._show(progress)
+            time.sleep(POLL_SECONDS)
+            progress = run.poll()
+        self._show(progress)
+        self._view.draw(force=True)
+        self.report = run.result(timeout=RESULT_SECONDS)
+        self._log(self._summary())
+        return progress.state
+
+    def _show(self, progress: Progress) -> None:
+        history = self._view.history
+        history.add(progress)
+        self._view.draw()
+        if progress.steps:
+            self._bar.value = history.report.steps
+            self._show_tiles()
+            self._log_steps(history, len(progress.steps))
+        if not self._stop.is_set() or progress.finished:
+            self._say(progress.message)
+
+    def _log_steps(self, history: History, new: int) -> None:
+        report = history.report
+        for index in range(report.steps - new, report.steps):
+            steps = [rank.steps[index] for rank in report.ranks]
+            seconds = max((s.seconds for s in steps if s.seconds is not None), default=None)
+            peak = max(s.memory.peak_bytes for s in steps)
+            took = f", {1000 * seconds:.0f} ms" if seconds is not None else ""
+            traced = ", traced" if any(s.traced for s in steps) else ""
+            loss = history.losses[index]
+            self._log(f"step {steps[0].step}: loss {loss:.3f}{took}, peak {in_words(peak)}{traced}")
+
+    def _summary(self) -> str:
+        assert self.report is not None
+        return f"{self.report.steps} steps, highest peak {in_words(self.report.peak_bytes)}"
+
+    def _leave(self) -> None:
+        self.wait()
+        self.runner.close()
+
+    def _release(self) -> None:
+        self._note(self.runner.release())
+
+    def _redraw(self) -> None:
+        self._view.show_quantity(self._quantity.value)
+        self._show_tiles()
+
+    def _in_background(self, action: Any) -> None:
+        def guarded() -> None:
+            try:
+                action()
+            except BaseException as error:  # noqa: BLE001 as in the worker
+                self._error.value = error_words(error)
+
+        threading.Thread(target=guarded, name="parallab-panel-action", daemon=True).start()
+
+    # Small setters, safe from any thread.
+
+    def _alive(self) -> bool:
+        return self._worker is not None and self._worker.is_alive() and self.state == "running"
+
+    def _set_state(self, state: str) -> None:
+        running = state == "running"
+        self.controls.lock(running or self.runner.replayed is not None)
+        self._stop_button.disabled = not running
+        self._stop_button.button_style = "danger" if running else ""
+        self._release_button.disabled = running
+        for old in ("idle", "running", "done", "stopped", "failed"):
+            self.widget.remove_class(f"pl-{old}")
+        # Last, since whoever waits for the end looks at these.
+        self.state = state
+        self.widget.add_class(f"pl-{state}")
+        self._show_reason()
+
+    def _show_reason(self) -> None:
+        controls = getattr(self, "controls", None)
+        reason = controls.reason if controls else None
+        self._run_button.disabled = self.state == "running" or reason is not None
+        self._run_button.tooltip = reason or "Run these steps"
+        words = "" if self.state == "running" else html.escape(reason or "")
+        self._why.value = f'<div class="pl-why">{words}</div>'
+
+    def _say(self, message: str) -> None:
+        self._status.value = f'<div class="pl-status">{html.escape(message)}</div>'
+
+    def _note(self, message: str) -> None:
+        self._say(message)
+        self._log(message)
+
+    def _show_tiles(self) -> None:
+        report = self._view.history.report
+        payload = self._quantity.value == "payload_bytes"
+        sent = report.payload_bytes if payload else report.wire_bytes
+        seconds, rate = report.step_seconds, report.tokens_per_second
+        kind = "payload" if payload else "bytes sent"
+        self._tiles.value = tiles([
+            (in_words(report.peak_bytes) if report.steps else "–", "peak, highest device"),
+            (in_words(sent) if report.steps else "–", f"{kind} per step"),
+            (f"{three_digits(1000 * seconds)} ms" if seconds else "–", "per step, untraced"),
+            (three_digits(rate) if rate else "–", "tokens per second"),
+        ])  # fmt: skip
+
+    def _first(self) -> tuple[Model, Plan, int]:
+        """What the empty plots are drawn for."""
+        model = self.controls.model
+        try:
+            return model, self.controls.plan, self.controls.steps
+        except ParallabError:
+            return model, Plan(devices=1), self.controls.steps
+
+    def _new_view(self, model: Model, plan: Plan, steps: int) -> LiveRunView:
+        history = History(
+            model, plan, source=self.runner.source, devices=self.runner.devices(plan.devices)
+        )
+        words = caption(history.report)
+        if self.runner.replayed is not None:
+            words = f"replay: {words}"
+        elif self.state == "idle":
+            words = "nothing has run yet"
+        view = LiveRunView(
+            history, steps, self._show_frame, caption=words, quantity=self._quantity.value
+        )
+        self._view = view
+        self._show_tiles()
+        return view
+
+    def _show_frame(self, png: bytes) -> None:
+        self._image.value = png
+
+    def _resend(self) -> None:
+        if self.state == "running":
+            return
+        for widget in _all_widgets(self.widget):
+            if widget.comm is not None:
+                widget.send_state()
+
+
+def _button(label: str, icon: str, style: str, css: str) -> widgets.Button:
+    button = widgets.Button(
+        description=label, icon=icon, button_style=style, layout=widgets.Layout(flex="1 1 0")
+    )
+    button.add_class("pl-action")
+    button.add_class(css)
+    return button
+
+
+def _all_widgets(root: widgets.Widget) -> list[widgets.Widget]:
+    found = [root]
+    for child in getattr(root, "children", ()):
+        found += _all_widgets(child)
+    return found

@@ -1,0 +1,24 @@
+"""Reports as pictures: pure functions from a Report to a matplotlib Figure, and a live view.
+
+style           one colour per category and per operation, units, captions
+history         the listening half: what a run reports, as arrays
+memory          memory per GPU over a step
+communication   bytes per step by operation and axis
+loss            the loss curve
+figures         Report -> Figure
+live            the drawing half: many frames a second
+"""
+
+from parallab.plots.figures import plot_communication, plot_loss, plot_memory, plot_report
+from parallab.plots.history import History
+from parallab.plots.live import LiveFigure, LiveRunView
+
+__all__ = [
+    "History",
+    "LiveFigure",
+    "LiveRunView",
+    "plot_communication",
+    "plot_loss",
+    "plot_memory",
+    "plot_report",
+]

@@ -1,0 +1,252 @@
+r"""Memory per GPU, stacked by category, over the latest steps that are known by category.
+
+Every rank has a panel, and every such step a slot in it: stacked areas over the time of the step.
+The steps between two slots are timed, not traced, so only their peak is known: a grey outline, as
+narrow as it is poor.
+
+    |  __    ┌─┐ __    ┌─┐
+    | /  \___│ │/  \___│ │
+    |_____________________
+       step 1  2-5  step 6  7-9
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.gridspec import SubplotSpec
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import offset_copy
+
+from parallab.plots.history import Array, History
+from parallab.plots.style import (
+    CATEGORY_COLOURS,
+    GREY,
+    INK,
+    MUTED,
+    PAPER_GREY,
+    SMALL,
+    SPINE,
+    Unit,
+    heading,
+    plain_axes,
+    rank_title,
+    three_digits,
+    unit_for,
+)
+from parallab.report import CATEGORIES, Report
+
+PER_ROW = 8
+MAX_RANKS = 16
+GAP = 0.12
+# The part of a slot that the traced step takes where untraced steps follow it.
+CURVE_PART = 0.72
+
+
+def rows_needed(ranks: int) -> int:
+    """Rows of panels for so many ranks."""
+    return -(-min(ranks, MAX_RANKS) // PER_ROW)
+
+
+def shown_ranks(report: Report) -> list[int]:
+    """The ranks that have a panel: all, or the first of many and the one with the highest peak."""
+    ranks = list(range(len(report.ranks)))
+    if len(ranks) <= MAX_RANKS:
+        return ranks
+    filled = [r for r in ranks if report.ranks[r].steps]
+    highest = max(filled, key=lambda r: report.ranks[r].peak.peak_bytes, default=0)
+    return sorted({*ranks[: MAX_RANKS - 1], max(highest, MAX_RANKS - 1)})
+
+
+class MemoryPlot:
+    """The panels of all ranks on one scale.
+
+    Attributes:
+        artists: what a step changes. All else changes only where `update` returns True.
+        live_artists: what changes within a step.
+    """
+
+    def __init__(
+        self, figure: Figure, place: SubplotSpec, history: History, expected_bytes: float = 0
+    ) -> None:
+        self._ranks = shown_ranks(history.report)
+        self._top_bytes = max(expected_bytes, 1.0)
+        grid = place.subgridspec(rows_needed(len(self._ranks)), 1, hspace=0.5)
+        parts = [self._ranks[i : i + PER_ROW] for i in range(0, len(self._ranks), PER_ROW)]
+        names = [rank.device for rank in history.report.ranks]
+        self._rows = [
+            _Row(figure.add_subplot(grid[i]), part, names) for i, part in enumerate(parts)
+        ]
+        self.artists = [artist for row in self._rows for artist in row.artists]
+        self.live_artists = [artist for row in self._rows for artist in row.live_artists]
+        _headings(figure, self._rows[0].ax, len(self._ranks), names)
+        self._rescale()
+
+    def update(self, history: History) -> bool:
+        """Shows the history as it is. Returns whether the axes changed as well."""
+        highest = max(float(history.peaks_bytes[self._ranks].max()), self._highest_gauge(history))
+        rescaled = highest > self._top_bytes
+        if rescaled:
+            self._top_bytes = highest * 1.15
+            self._rescale()
+        for row in self._rows:
+            row.update(history, self._unit)
+        self.point(history)
+        return rescaled
+
+    def outgrown(self, history: History) -> bool:
+        """Whether a gauge points higher than the axes reach."""
+        return self._highest_gauge(history) > self._top_bytes
+
+    def point(self, history: History) -> bool:
+        """Moves the gauges only. Returns whether any moved."""
+        now = {gauge.rank: gauge.bytes / self._unit.size_bytes for gauge in history.gauges}
+        moved = [row.point(now) for row in self._rows]
+        return any(moved)
+
+    def _highest_gauge(self, history: History) -> float:
+        return max((float(g.bytes) for g in history.gauges if g.rank in self._ranks), default=0.0)
+
+    def _rescale(self) -> None:
+        self._unit = unit_for(self._top_bytes)
+        for row in self._rows:
+            row.ax.set_ylim(0, self._top_bytes / self._unit.size_bytes)
+            row.ax.set_ylabel(self._unit.name, fontsize=8, color=INK)
+
+
+class _Row:
+    """Up to eight ranks side by side in one Axes: rank i's panel begins at i × (1 + GAP)."""
+
+    def __init__(self, ax: Axes, ranks: list[int], devices: list[str]) -> None:
+        self.ax, self._ranks = ax, ranks
+        # Text is what a frame costs: of many narrow panels only the first names the steps.
+        self._labelled = len(ranks) if len(ranks) <= 4 else 1
+        plain_axes(ax)
+        width = len(ranks) * (1 + GAP) - GAP
+        ax.set(xlim=(0, width), ylim=(0, 1), xticks=[])
+        ax.spines["bottom"].set_visible(False)
+        ax.yaxis.set_major_locator(MaxNLocator(4))
+        foot: list[Any] = [[(x, 0), (x + 1, 0)] for x in self._starts()]
+        ax.add_collection(LineCollection(foot, colors=SPINE, linewidths=1), autolim=False)
+        on_top = ax.get_xaxis_transform()
+        for x, rank in zip(self._starts(), ranks, strict=True):
+            ax.text(x, 1.03, rank_title(rank, devices[rank]), transform=on_top, fontsize=8.5,
+                    color=INK, va="bottom")  # fmt: skip
+        self._areas = [
+            PolyCollection([], facecolors=colour, linewidths=0)
+            for colour in CATEGORY_COLOURS.values()
+        ]
+        self._outlines = PolyCollection([], facecolors=PAPER_GREY, edgecolors=GREY, linewidths=0.8)
+        self._gauge = Line2D([], [], marker="<", markersize=5, color=INK, linestyle="none",
+                             clip_on=False)  # fmt: skip
+        for collection in (*self._areas, self._outlines):
+            ax.add_collection(collection, autolim=False)
+        ax.add_line(self._gauge)
+        self._peaks = [
+            ax.text(x + 1, 1.03, "", transform=on_top, ha="right", va="bottom", **SMALL)
+            for x in self._starts()
+        ]
+        self._steps = [
+            ax.text(0, -0.03, "", transform=on_top, ha="center", va="top", **SMALL)
+            for _ in range(3 * self._labelled)
+        ]
+        self.artists = [*self._areas, self._outlines, *self._peaks, *self._steps]
+        self.live_artists = [self._gauge]
+        self._places: list[tuple[float, float]] = []
+
+    def _starts(self) -> Iterator[float]:
+        return (i * (1 + GAP) for i in range(len(self._ranks)))
+
+    def update(self, history: History, unit: Unit) -> None:
+        areas: list[list[Array]] = [[] for _ in CATEGORIES]
+        outlines: list[Array] = []
+        labels: list[tuple[float, int]] = []
+        slots = list(history.slots)
+        slot_width = 1 / max(2, len(slots))
+        part = CURVE_PART if any(slot.later_peaks for slot in slots) else 0.96
+        for place, (start, rank) in enumerate(zip(self._starts(), self._ranks, strict=True)):
+            for i, slot in enumerate(slots):
+                left, curve = start + i * slot_width, slot.curves[rank]
+                middle = left + part * slot_width
+                if curve is not None:
+                    for area, vertices in zip(areas, curve.stacked, strict=True):
+                        area.append(_placed(vertices, left, middle, unit))
+                if slot.step is not None and place < self._labelled:
+                    labels.append(((left + middle) / 2, slot.step))
+                if slot.later_peaks:
+                    line = outline([float(peaks[rank]) for peaks in slot.later_peaks])
+                    outlines.append(_placed(line, middle, left + slot_width * 0.98, unit))
+        for collection, found in zip(self._areas, areas, strict=True):
+            collection.set_verts(found, closed=False)
+        self._outlines.set_verts(outlines)
+        self._write_steps(labels)
+        self._write_peaks(history, unit)
+
+    def _write_steps(self, labels: list[tuple[float, int]]) -> None:
+        prefix = "step " if self._labelled > 1 else ""
+        blank: list[tuple[float, int | None]] = [(0, None)] * (len(self._steps) - len(labels))
+        for text, (x, step) in zip(self._steps, [*labels, *blank], strict=True):
+            _say(text, "" if step is None else f"{prefix}{step}")
+            text.set_x(x)
+
+    def _write_peaks(self, history: History, unit: Unit) -> None:
+        for text, rank in zip(self._peaks, self._ranks, strict=True):
+            peak = history.peaks_bytes[rank]
+            number = three_digits(peak / unit.size_bytes)
+            few = len(self._ranks) <= 5
+            _say(text, "" if not peak else f"peak {number} {unit.name}" if few else number)
+
+    def point(self, now: dict[int, float]) -> bool:
+        """Points at what each rank holds now, in the axes' unit. Returns whether that is news."""
+        starts = dict(zip(self._ranks, self._starts(), strict=True))
+        places = [(starts[rank] + 1.02, now[rank]) for rank in self._ranks if rank in now]
+        moved = places != self._places
+        self._places = places
+        self._gauge.set_data([x for x, _ in places], [y for _, y in places])
+        return moved
+
+
+def outline(peaks: list[float]) -> Array:
+    """Untraced steps side by side as one line, from 0 up to each peak and back to 0."""
+    x = np.repeat(np.linspace(0, 1, len(peaks) + 1), 2)
+    return np.column_stack([x, np.r_[0, np.repeat(peaks, 2), 0]])
+
+
+def _placed(vertices: Array, left: float, right: float, unit: Unit) -> Array:
+    return vertices * (right - left, 1 / unit.size_bytes) + (left, 0)
+
+
+def _say(text: Text, words: str) -> None:
+    if text.get_text() != words:
+        text.set_text(words)
+
+
+def _headings(figure: Figure, ax: Axes, shown: int, devices: list[str]) -> None:
+    on_gpus = devices[0].startswith("cuda")
+    title = f"Memory per {'GPU' if on_gpus else 'rank'} over a step"
+    if shown < len(devices):
+        title += f" ({shown} of {len(devices)} shown)"
+    heading(ax, title, above_points=43)
+    handles: list[Any] = [Patch(color=c, label=name) for name, c in CATEGORY_COLOURS.items()]
+    handles.append(
+        Patch(facecolor=PAPER_GREY, edgecolor=GREY, linewidth=0.8, label="peak of untraced step")
+    )
+    ax.legend(
+        handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), fontsize=7.5,
+        frameon=False, labelcolor=INK, handlelength=0.9, handleheight=0.9, columnspacing=0.9,
+        handletextpad=0.35, borderpad=0, borderaxespad=0,
+        bbox_transform=offset_copy(ax.transAxes, figure, y=19, units="points"),
+    )  # fmt: skip
+
+
+def caption_on(figure: Figure, words: str) -> Text:
+    """Writes where the numbers come from into the upper right corner."""
+    return figure.text(0.985, 0.985, words, ha="right", va="top", fontsize=7.5, color=MUTED)

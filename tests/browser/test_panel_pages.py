@@ -1,0 +1,195 @@
+"""The panel in a real page, on made-up runs: what it looks like, and what it survives."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from parallab.plots.style import CATEGORY_COLOURS, OPERATION_COLOURS
+from tests.browser.conftest import Notebook, Open, share_of
+
+COUNT_FRAMES = """() => {
+    window.frames_shown = 0;
+    const picture = document.querySelector('img.pl-fig');
+    picture.addEventListener('load', () => { window.frames_shown += 1; });
+    window.count_from = performance.now();
+}"""
+
+
+def lab(name: str = "lab", **options: object) -> str:
+    """A cell that shows a Lab over made-up runs."""
+    arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    return (
+        "from tests.synthetic import FakeRunner\nimport parallab as pl\n"
+        f"{name} = pl.Lab(runner=FakeRunner({arguments}))\n{name}"
+    )
+
+
+def choose(notebook: Notebook, strategy: str, steps: int = 10, devices: int = 4) -> Any:
+    page = notebook.page
+    page.locator(f"button.pl-strategy-{strategy}").click()
+    page.locator(f"button.pl-devices-{devices}").click()
+    # The last of the four number fields.
+    field = page.locator(".pl-fields input[type=number]").nth(3)
+    field.fill(str(steps))
+    field.press("Enter")
+    return page
+
+
+def test_a_run_paints_memory_and_communication(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(),))
+    notebook.run_all()
+    notebook.panel("idle")
+    notebook.screenshot_panel("panel_idle")
+    page = choose(notebook, "zero3")
+    before = notebook.pixels()
+    page.locator("button.pl-run").click()
+    notebook.panel("running")
+    assert page.locator("button.pl-run").is_disabled()
+    notebook.panel("done")
+    after = notebook.pixels()
+    assert after.shape == before.shape
+    middle = len(after) * 5 // 9
+    for category in ("parameters", "gradients", "optimizer", "activations"):
+        colour = CATEGORY_COLOURS[category]
+        assert share_of(after[:middle], colour) > share_of(before[:middle], colour) + 0.004
+    for operation in ("all_gather", "reduce_scatter"):
+        assert share_of(after[middle:], OPERATION_COLOURS[operation]) > 0.03
+    notebook.screenshot_panel("panel_light")
+    assert notebook.errors() == []
+
+
+def test_nothing_jumps_while_it_runs(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(),))
+    notebook.run_all()
+    idle = notebook.panel("idle").bounding_box()
+    page = choose(notebook, "ddp", steps=6)
+    page.locator("button.pl-run").click()
+    running = notebook.panel("running").bounding_box()
+    done = notebook.panel("done").bounding_box()
+    assert idle["height"] == running["height"] == done["height"]
+
+
+@pytest.mark.parametrize("width", [760, 1100, 1440, 1900])
+def test_every_width_and_theme(open_notebook: Open, width: int) -> None:
+    notebook = open_notebook(cells=(lab(),), width=width)
+    # A page remembers its theme, so the test before this one may have left it dark.
+    notebook.theme("Light")
+    notebook.run_all()
+    page = choose(notebook, "zero3")
+    page.locator("button.pl-run").click()
+    panel = notebook.panel("done")
+    notebook.screenshot(f"page_{width}_light")
+    # Nothing is cut off at the right, inside or outside.
+    overflow = "e => [e.scrollWidth - e.clientWidth, e.getBoundingClientRect().right]"
+    inside, right = panel.evaluate(overflow)
+    assert inside <= 0
+    assert right <= width
+    light = notebook.pixels()
+    notebook.theme("Dark")
+    dark = notebook.pixels()
+    notebook.screenshot(f"page_{width}_dark")
+    assert light.mean() > 200
+    assert dark.mean() < 90
+
+
+def test_impossible_choices_are_grey_and_say_why(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(),))
+    notebook.run_all()
+    page = notebook.page
+    three = page.locator("button.pl-devices-3")
+    three.wait_for()
+    assert three.is_disabled()
+    assert "does not divide" in three.get_attribute("title")
+    colour = "e => getComputedStyle(e).color"
+    options = page.locator(".pl-model option")
+    assert options.last.evaluate(colour) != options.first.evaluate(colour)
+    page.locator(".pl-model select").select_option(label=options.last.inner_text())
+    page.wait_for_function("() => document.querySelector('.pl-why').innerText.includes('needs')")
+    assert page.locator("button.pl-run").is_disabled()
+    notebook.screenshot_panel("panel_too_big")
+
+
+def test_an_error_is_shown_in_words(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(fail_at=2),))
+    notebook.run_all()
+    page = choose(notebook, "ddp", steps=6)
+    page.locator("button.pl-run").click()
+    panel = notebook.panel("failed")
+    assert "ran out of memory <8 GiB>" in panel.locator(".pl-error").inner_text()
+    assert not panel.locator(".pl-error pre").is_visible()
+    assert page.locator("button.pl-run").is_enabled()
+    notebook.screenshot_panel("panel_error")
+
+
+def test_eight_ranks_show_five_frames_a_second(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(polls_per_step=4),))
+    notebook.run_all()
+    page = choose(notebook, "zero3", steps=25, devices=8)
+    page.locator("button.pl-run").click()
+    notebook.panel("running")
+    page.evaluate(COUNT_FRAMES)
+    notebook.panel("done")
+    frames, seconds = page.evaluate(
+        "() => [window.frames_shown, (performance.now() - window.count_from) / 1000]"
+    )
+    notebook.screenshot_panel("panel_eight_ranks")
+    print(f"{frames} frames in {seconds:.1f} s: {frames / seconds:.1f} a second")
+    assert seconds > 3
+    assert frames / seconds >= 5
+
+
+def test_a_reload_in_the_middle_of_a_run(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(polls_per_step=5),))
+    notebook.run_all()
+    page = choose(notebook, "zero3", steps=40)
+    page.locator("button.pl-run").click()
+    notebook.panel("running")
+    notebook.command("docmanager:save")
+    page.reload()
+    notebook.panel("running")
+    page.locator("button.pl-stop").click()
+    notebook.panel("stopped")
+    assert re.search(r"Stopped after \d+ steps", notebook.panel().inner_text())
+    assert share_of(notebook.pixels(), CATEGORY_COLOURS["optimizer"]) > 0.01
+
+
+def test_a_run_that_ends_while_the_page_reloads(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(),))
+    notebook.run_all()
+    page = choose(notebook, "zero3", steps=12)
+    page.locator("button.pl-run").click()
+    notebook.panel("running")
+    notebook.command("docmanager:save")
+    page.reload()
+    panel = notebook.panel("done")
+    page.wait_for_function("() => !document.querySelector('button.pl-run').disabled")
+    assert "step 11: loss" in panel.inner_text()
+
+
+def test_two_panels_in_one_kernel(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab("one"), lab("two")))
+    notebook.run_all()
+    page = notebook.page
+    for which in (0, 1):
+        notebook.panel("idle", 0)
+        page.locator(".pl-panel").nth(which).locator("button.pl-run").click()
+    page.wait_for_function("() => document.querySelectorAll('.pl-panel.pl-done').length == 2")
+    for which in (0, 1):
+        assert share_of(notebook.pixels(which), CATEGORY_COLOURS["optimizer"]) > 0.01
+    assert notebook.errors() == []
+
+
+def test_closing_takes_it_off_the_page(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(polls_per_step=5), "pass"))
+    notebook.run_all()
+    page = choose(notebook, "ddp", steps=100)
+    page.locator("button.pl-run").click()
+    notebook.panel("running")
+    page.evaluate(
+        """() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel
+            .requestExecute({code: 'lab.close()'}).done.then(() => true)"""
+    )
+    page.locator(".pl-panel").wait_for(state="detached")

@@ -1,0 +1,74 @@
+"""Fixtures for every test: one warm cluster of four engines, well again after each test."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parallab.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def engines() -> Iterator[Cluster]:
+    """Four CPU engines for the whole session; afterwards nothing of theirs may be left."""
+    cluster = Cluster(4, "cpu")
+    processes = psutil.Process().children(recursive=True)
+    folder = cluster_folder(cluster)
+    yield cluster
+    processes += psutil.Process().children(recursive=True)
+    cluster.shutdown()
+    assert still_running(processes, seconds=5) == []
+    assert not folder.exists()
+
+
+@pytest.fixture
+def cluster(engines: Cluster) -> Iterator[Cluster]:
+    """The session's engines, idle and healthy; a test may do to them what it likes."""
+    yield engines
+    if engines._run is not None and not engines._run.finished:
+        engines.recover()
+    with engines.turn:
+        engines.mend()
+    assert {row["state"] for row in engines.health()} == {"ready"}
+
+
+@pytest.fixture
+def sabotage(cluster: Cluster) -> Iterator[Callable[[str, list[int]], None]]:
+    """Runs code on some engines that may replace the trainer's parts; undone after the test.
+
+    The code finds `Trainer`, and `rank`, and `plain_step`, which is what `Trainer.step` was.
+    """
+
+    def apply(code: str, ranks: list[int]) -> None:
+        for rank in ranks:
+            cluster.view.client[rank].execute(
+                "from parallab.rank.trainer import Trainer\n"
+                f"plain_step, rank = Trainer.step, {rank}\n{code}",
+                block=True,
+            )
+
+    yield apply
+    with contextlib.suppress(Exception):  # a rank that was restarted has nothing to undo
+        for rank in range(cluster.n):
+            cluster.view.client[rank].execute("Trainer.step = plain_step", block=True)
+
+
+def cluster_folder(cluster: Cluster) -> Path:
+    """The private directory of a cluster of ours."""
+    processes = cluster._pool._processes  # type: ignore[attr-defined]
+    return Path(processes.directory)
+
+
+def still_running(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
+    """Processes that are left after so long; one that ended and waits for its parent is not."""
+    _, left = psutil.wait_procs(processes, timeout=seconds)
+    alive = []
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+    return alive

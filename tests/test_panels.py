@@ -1,0 +1,457 @@
+"""The panels without a browser: widgets are plain objects, and a click is a call."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+from typing import ClassVar
+
+import ipywidgets as widgets
+import numpy as np
+import pytest
+from PIL import Image
+
+from parallab.catalog import STRATEGIES
+from parallab.errors import ClusterError, PlanError, RankError
+from parallab.panels import Lab, engines
+from parallab.panels import run as run_module
+from parallab.panels.controls import Controls
+from parallab.panels.engines import Engines
+from parallab.panels.parts import Choice, Log, error_words
+from parallab.plan import Plan, why_not
+from parallab.spec import Model
+from tests.synthetic import FakeRun, FakeRunner, fake_report
+
+LONG = 30.0
+
+
+@pytest.fixture
+def make(monkeypatch):
+    """Makes labs over made-up runs, and closes them."""
+    monkeypatch.setattr(run_module, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(run_module, "RESEND_AFTER_SECONDS", ())
+    labs: list[Lab] = []
+
+    def build(runner=None, **options) -> Lab:
+        labs.append(Lab(runner=runner or (None if options else FakeRunner()), **options))
+        return labs[-1]
+
+    yield build
+    for lab in labs:
+        lab.close()
+        lab.panel.wait(LONG)
+
+
+def find(lab: Lab, css: str):
+    todo = [lab.widget]
+    while todo:
+        widget = todo.pop()
+        if css in getattr(widget, "_dom_classes", ()):
+            return widget
+        todo += getattr(widget, "children", ())
+    raise AssertionError(f"no widget has the class {css}")
+
+
+def text(lab: Lab) -> str:
+    found, todo = [], [lab.widget]
+    while todo:
+        widget = todo.pop()
+        if isinstance(widget, widgets.HTML):
+            found.append(widget.value)
+        todo += getattr(widget, "children", ())
+    return "\n".join(found)
+
+
+def click(lab: Lab, css: str) -> None:
+    find(lab, css).click()
+
+
+def controls_of(runner=None) -> Controls:
+    return Controls(runner or FakeRunner(), lambda: None)
+
+
+def choose(controls: Controls, name: str, value) -> None:
+    choice = {"strategy": controls._strategy, "devices": controls._devices, **controls._named}[name]
+    choice._buttons[value].click()
+
+
+# Choices.
+
+
+def test_every_strategy_is_offered_and_explained(make):
+    lab = make()
+    for name, row in STRATEGIES.items():
+        button = find(lab, f"pl-strategy-{name}")
+        assert button.description == row.title
+        click(lab, f"pl-strategy-{name}")
+        assert row.source in text(lab)
+        assert lab.panel.controls.plan.strategy == name
+
+
+def test_impossible_choices_are_grey_with_plans_own_reason(make):
+    lab = make()
+    button = find(lab, "pl-devices-3")
+    reason = why_not(Model("mini"), strategy="ddp", devices=3, batch=8)
+    assert button.disabled
+    assert button.tooltip == reason
+    assert not find(lab, "pl-devices-2").disabled
+
+
+def test_a_strategy_for_one_device_brings_one_device_and_gives_the_others_back():
+    controls = controls_of()
+    choose(controls, "strategy", "single")
+    assert controls.plan.devices == 1
+    assert controls._devices._buttons[4].disabled
+    assert "runs on one device" in controls._devices._buttons[4].tooltip
+    choose(controls, "strategy", "zero3")
+    assert controls.plan.devices == 4
+
+
+def test_a_plan_that_cannot_work_greys_out_run_and_says_why(make):
+    lab = make()
+    lab.panel.controls._numbers["batch"].value = 7
+    assert find(lab, "pl-run").disabled
+    assert "A batch of 7 sequences" in find(lab, "pl-run").tooltip
+    assert "A batch of 7 sequences" in text(lab)
+    lab.panel.controls._numbers["batch"].value = 8
+    assert not find(lab, "pl-run").disabled
+
+
+def test_no_strategy_is_offered_where_no_number_of_devices_would_do():
+    controls = controls_of()
+    controls._numbers["seq"].value = 100_000
+    assert all(button.disabled for button in controls._strategy._buttons.values())
+    assert "longer than the 2048 tokens" in controls._strategy._buttons["ddp"].tooltip
+
+
+def test_models_that_do_not_fit_are_grey_and_say_by_how_much(make):
+    lab = make()  # the made-up machine has 8 GiB free
+    model = find(lab, "pl-model")
+    names = [name for _, name in model.options]
+    assert names[:4] == ["nano", "micro", "mini", "small"]
+    model.value = "llama-3.1-8b"
+    assert find(lab, "pl-run").disabled
+    # 8.03 G parameters × 16 bytes on each of 4 ranks.
+    assert "llama-3.1-8b with ddp needs 478.6 GiB" in text(lab)
+    assert "8.0 GiB is free" in text(lab)
+    first_grey = text(lab).count("color: #a8a8a8")
+    assert 0 < first_grey < len(names)
+    # Sharded over the same ranks the floor falls to a quarter.
+    click(lab, "pl-strategy-zero3")
+    assert "with zero3 needs 119.7 GiB" in text(lab)
+
+
+def test_showing_a_plan_sets_every_input():
+    controls = controls_of()
+    plan = Plan(
+        "zero2", devices=2, batch=12, seq=64, micro_batches=3, precision="bf16", recompute="full",
+        optimizer="sgd",
+    )  # fmt: skip
+    mine = Model("mine", layers=2, hidden=32, heads=4, ffn=64, vocab=257)
+    controls.show(mine, plan, 17)
+    assert (controls.model, controls.plan, controls.steps) == (mine, plan, 17)
+
+
+def test_a_locked_choice_ignores_clicks():
+    told = []
+    choice = Choice("x", {"a": "A", "b": "B"}, "a", lambda: told.append(1))
+    choice.lock(True)
+    choice._buttons["b"].click()
+    assert choice.value == "a"
+    choice.lock(False)
+    choice.refuse({"b": "No."})
+    choice._buttons["b"].click()
+    assert (choice.value, choice._buttons["b"].tooltip, told) == ("a", "No.", [])
+    choice.refuse({})
+    choice._buttons["b"].click()
+    assert (choice.value, told) == ("b", [1])
+
+
+# A run.
+
+
+def test_a_run_by_click(make):
+    lab = make()
+    lab.panel.controls._numbers["steps"].value = 7
+    click(lab, "pl-strategy-zero3")
+    before = lab.panel.picture
+    click(lab, "pl-run")
+    assert find(lab, "pl-run").disabled
+    assert not find(lab, "pl-stop").disabled
+    assert find(lab, "pl-strategy-ddp").disabled
+    assert lab.panel.wait(LONG) == "done"
+    assert lab.report.steps == 7
+    assert lab.report.plan.strategy == "zero3"
+    assert not find(lab, "pl-run").disabled
+    assert find(lab, "pl-stop").disabled
+    assert not find(lab, "pl-strategy-ddp").disabled
+    assert "step 6: loss" in text(lab)
+    assert lab.panel._bar.value == 7
+    pictures = [np.asarray(Image.open(io.BytesIO(p))) for p in (before, lab.panel.picture)]
+    assert pictures[0].shape == pictures[1].shape
+    assert (pictures[0] != pictures[1]).mean() > 0.02
+
+
+def test_tiles_are_the_reports_figures(make):
+    lab = make()
+    report = lab.run(Model("mini"), Plan("zero3", devices=4), 8)
+    shown = text(lab)
+    assert f"<b>{report.peak_bytes / 2**20:.1f} MiB</b>" in shown
+    assert f"<b>{report.wire_bytes / 2**20:.1f} MiB</b>" in shown
+    assert f"<b>{1000 * report.step_seconds:.0f} ms</b>" in shown
+    assert f"<b>{report.tokens_per_second:,.0f}</b>" in shown
+    lab.panel._quantity.value = "payload_bytes"
+    lab.panel._redraw()
+    assert f"<b>{report.payload_bytes / 2**20:.1f} MiB</b>" in text(lab)
+
+
+def test_a_second_click_is_ignored_while_a_run_is_under_way(make):
+    runner = FakeRunner()
+    runner.gate = threading.Event()
+    lab = make(runner)
+    assert lab.panel.start()
+    assert not lab.panel.start()
+    with pytest.raises(ClusterError, match="still under way"):
+        lab.run(Model("nano"), Plan("ddp"), 2)
+    runner.gate.set()
+    assert lab.panel.wait(LONG) == "done"
+    assert lab.panel.start()
+    assert lab.panel.wait(LONG) == "done"
+
+
+def test_stop_while_running(make):
+    lab = make(FakeRunner(polls_per_step=20))
+    lab.panel.controls._numbers["steps"].value = 5000
+    click(lab, "pl-run")
+    click(lab, "pl-stop")
+    assert lab.panel.wait(LONG) == "stopped"
+    assert lab.report.steps < 5000
+    assert "Stopped after" in text(lab)
+
+
+def test_stop_while_starting(make):
+    runner = FakeRunner()
+    runner.gate = threading.Event()
+    lab = make(runner)
+    click(lab, "pl-run")
+    click(lab, "pl-stop")
+    runner.gate.set()
+    assert lab.panel.wait(LONG) == "stopped"
+    assert lab.report.steps == 0
+
+
+def test_a_failing_rank_is_shown_in_words_and_the_panel_lives_on(make):
+    runner = FakeRunner(fail_at=2)
+    lab = make(runner)
+    click(lab, "pl-run")
+    assert lab.panel.wait(LONG) == "failed"
+    assert "ran out of memory &lt;8 GiB&gt;" in text(lab)
+    assert "<pre>Traceback: fake</pre>" in text(lab)
+    assert lab.panel._view.history.report.steps == 2
+    with pytest.raises(RankError, match="Rank 2 failed"):
+        lab.run(Model("nano"), Plan("ddp"), 5)
+    runner.run_options = {}
+    click(lab, "pl-run")
+    assert lab.panel.wait(LONG) == "done"
+    assert "ran out of memory" not in lab.panel._error.value
+
+
+def test_what_nobody_expected_is_shown_too(make):
+    runner = FakeRunner()
+    runner.submit = lambda *_: 1 / 0
+    lab = make(runner)
+    click(lab, "pl-run")
+    assert lab.panel.wait(LONG) == "failed"
+    assert "ZeroDivisionError" in lab.panel._error.value
+    assert "did not expect" in lab.panel._error.value
+
+
+def test_lab_run_refuses_before_it_starts(make):
+    lab = make()
+    with pytest.raises(PlanError, match="longer than"):
+        lab.run(Model("nano"), Plan("ddp", seq=5000), 2)
+    with pytest.raises(PlanError, match="steps=0"):
+        lab.run(Model("nano"), Plan("ddp"), 0)
+    assert lab.panel.state == "idle"
+
+
+def test_interrupting_lab_run_stops_it(make, monkeypatch):
+    lab = make(FakeRunner(polls_per_step=20))
+    wait, waits = lab.panel.wait, []
+
+    def interrupted(timeout=None):
+        waits.append(timeout)
+        if len(waits) == 1:
+            raise KeyboardInterrupt
+        return wait(timeout)
+
+    monkeypatch.setattr(lab.panel, "wait", interrupted)
+    assert lab.run(Model("nano"), Plan("ddp"), 5000).steps < 5000
+    assert lab.panel.state == "stopped"
+
+
+def test_closing_in_the_middle_of_a_run(make):
+    runner = FakeRunner(polls_per_step=20)
+    lab = make(runner)
+    lab.panel.controls._numbers["steps"].value = 5000
+    click(lab, "pl-run")
+    lab.close()
+    assert lab.panel.wait(LONG) == "stopped"
+    assert not lab.panel.start()
+    lab.close()
+
+
+def test_release(make):
+    runner = FakeRunner()
+    lab = make(runner)
+    lab.panel._release()
+    assert runner.released == 1
+    assert "Released." in text(lab)
+
+
+def test_everything_is_sent_again_after_the_end(make):
+    lab = make()
+    lab.run(Model("nano"), Plan("ddp"), 2)
+    sent = []
+    for widget in run_module._all_widgets(lab.widget):
+        widget.send_state = lambda widget=widget: sent.append(widget)
+    lab.panel._resend()
+    comms = [w for w in run_module._all_widgets(lab.widget) if w.comm is not None]
+    assert len(sent) == len(comms)
+
+
+# Replay, and what a notebook keeps.
+
+
+def test_replay_shows_the_report_and_runs_nothing(make):
+    report = fake_report("zero1", devices=2, steps=4)
+    lab = make(replay=report)
+    assert find(lab, "pl-run").description == "Replay"
+    assert find(lab, "pl-strategy-ddp").disabled
+    assert lab.panel.controls.plan == report.plan
+    click(lab, "pl-run")
+    assert lab.panel.wait(LONG) == "done"
+    assert lab.report is report
+    assert "Replayed 4 measured steps." in text(lab)
+
+
+def test_fallbacks_for_a_notebook_without_a_kernel(make):
+    lab = make()
+    bundle = lab._repr_mimebundle_()
+    assert "nothing has run yet" in bundle["text/plain"]
+    assert bundle["text/html"].count("data:image/png;base64,") == 1
+    # What JupyterLab takes out of a notebook that is not trusted.
+    assert not any(tag in bundle["text/html"] for tag in ("<svg", "<style", "<script"))
+    assert bundle["image/png"].startswith("iVBORw0KGgo")
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    lab.run(Model("nano"), Plan("zero3", devices=2), 3)
+    assert "zero3 on 2" in repr(lab)
+
+
+# Engines.
+
+
+class FakeCluster:
+    made: ClassVar[list[FakeCluster]] = []
+
+    def __init__(self, n=4, device="auto", on_status=None):
+        self.n, self.device, self.closed, self.released = n, "cpu", False, 0
+        self.made.append(self)
+
+    def submit(self, model, plan, steps):
+        return FakeRun(model, plan, steps)
+
+    def release(self):
+        self.released += 1
+
+    def shutdown(self):
+        self.closed = True
+
+    def health(self):
+        return [{"host": socket.gethostname()}]
+
+
+@pytest.fixture
+def clusters(monkeypatch):
+    import parallab.cluster
+
+    FakeCluster.made = []
+    monkeypatch.setattr(parallab.cluster, "Cluster", FakeCluster, raising=False)
+    monkeypatch.setattr(engines, "_shared", {})
+    return FakeCluster.made
+
+
+def test_engines_start_at_the_first_run_and_stay(make, clusters):
+    lab = make(device="cpu")
+    assert clusters == []
+    lab.run(Model("nano"), Plan("ddp", devices=2), 2)
+    lab.run(Model("nano"), Plan("ddp", devices=4), 2)
+    assert [c.n for c in clusters] == [4]
+    assert "Starting 4 engines" in text(lab)
+
+
+def test_more_devices_restart_them(make, clusters):
+    lab = make(device="cpu")
+    lab.run(Model("nano"), Plan("ddp", devices=4), 2)
+    lab.run(Model("nano"), Plan("ddp", devices=8), 2)
+    assert [(c.n, c.closed) for c in clusters] == [(4, True), (8, False)]
+    assert "Restarting with 8 engines instead of 4" in text(lab)
+
+
+def test_two_labs_share_the_kernels_engines_and_the_last_one_ends_them(make, clusters):
+    first, second = make(device="cpu"), make(device="cpu")
+    first.run(Model("nano"), Plan("ddp"), 2)
+    second.run(Model("nano"), Plan("ddp"), 2)
+    assert len(clusters) == 1
+    first.panel._leave()
+    assert not clusters[0].closed
+    second.panel._leave()
+    assert clusters[0].closed
+
+
+def test_busy_engines_say_so(clusters):
+    runner = Engines()
+    with (
+        runner.claim(4, lambda message: None),
+        pytest.raises(ClusterError, match="busy with another panel's run on 4 devices"),
+        runner.claim(2, lambda message: None),
+    ):
+        pass
+    with runner.claim(2, lambda message: None) as cluster:
+        assert cluster is clusters[0]
+
+
+def test_a_given_cluster_is_used_as_it_is(make, clusters):
+    mine = FakeCluster(2)
+    lab = make(cluster=mine)
+    assert lab.panel.controls._devices.options == [1, 2]
+    lab.run(Model("nano"), Plan("ddp", devices=2), 2)
+    lab.panel._release()
+    assert (len(clusters), mine.released) == (1, 1)
+    lab.panel._leave()
+    assert not mine.closed
+
+
+def test_releasing_without_engines_or_in_the_middle_of_a_run(clusters):
+    runner = Engines()
+    assert runner.release() == "Nothing to release: no engines have been started."
+    with runner.claim(2, lambda message: None):
+        assert runner.release() == "Nothing released: a run is under way."
+    assert runner.release() == "Released: the engines hold no model now."
+
+
+# Parts.
+
+
+def test_the_log_keeps_the_newest_lines_and_escapes_them():
+    log = Log(lines=2)
+    for message in ("one", "two", "<three>"):
+        log(message)
+    assert "one" not in log.widget.value
+    assert "&lt;three&gt;" in log.widget.value
+
+
+def test_errors_in_words_with_details_folded():
+    words = error_words(ClusterError("No <engines>."))
+    assert words.startswith('<div class="pl-error">No &lt;engines&gt;.<details>')

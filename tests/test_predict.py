@@ -1,0 +1,141 @@
+"""Closed forms against numbers worked out by hand.
+
+nano has 125,248 parameters: an embedding of 16,384, two blocks of 46,208 and a head of 16,448. Over
+4 ranks all of it divides evenly, over 3 nothing does.
+"""
+
+import pytest
+
+import parallab as pl
+from parallab.predict.communication import (
+    flat_elements,
+    payload_per_step,
+    row_elements,
+    wire_bytes,
+)
+from parallab.predict.memory import model_states
+
+NANO = pl.Model("nano")
+P = 500_992  # bytes of nano's weights in fp32
+
+
+@pytest.mark.parametrize(
+    ("op", "sent_by_position"),
+    [
+        ("all_reduce", [1500, 1500, 1500, 1500]),
+        ("all_gather", [750, 750, 750, 750]),
+        ("reduce_scatter", [750, 750, 750, 750]),
+        ("all_to_all", [750, 750, 750, 750]),
+        ("broadcast", [1000, 1000, 1000, 0]),
+        ("reduce", [0, 1000, 1000, 1000]),
+        ("scatter", [750, 0, 0, 0]),
+        ("gather", [0, 250, 250, 250]),
+        ("send", [1000, 1000, 1000, 1000]),
+        ("recv", [0, 0, 0, 0]),
+        ("barrier", [0, 0, 0, 0]),
+    ],
+)
+def test_wire_bytes_of_1000_over_4(op, sent_by_position):
+    assert [wire_bytes(op, 1000, 4, position) for position in range(4)] == sent_by_position
+    assert wire_bytes(op, 0, 4) == 0
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "broadcast", "gather", "send", "barrier"])
+def test_alone_nothing_is_sent(op):
+    assert wire_bytes(op, 1000, 1) == 0
+
+
+def test_wire_bytes_of_an_unknown_operation():
+    with pytest.raises(ValueError, match="no operation called 'shout'"):
+        wire_bytes("shout", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flat", "rows"),
+    [(1, 125_248, 125_248), (2, 125_248, 125_248), (3, 125_253, 127_242), (4, 125_248, 125_248)],
+)
+def test_padding(ranks, flat, rows):
+    assert flat_elements(NANO, ranks) == flat
+    assert row_elements(NANO, ranks) == rows
+
+
+@pytest.mark.parametrize(
+    ("strategy", "payload"),
+    [
+        ("single", {}),
+        ("ddp", {"all_reduce": P}),
+        ("zero1", {"reduce_scatter": P, "all_gather": P}),
+        ("zero1-torch", {"all_reduce": P, "broadcast": P}),
+        ("zero2", {"reduce_scatter": P, "all_gather": P}),
+        ("zero3", {"all_gather": 2 * P, "reduce_scatter": P}),
+        # Token ids are int64, and 8 × 128 tokens have 256 logits each.
+        ("dp", {"scatter": 8_192 + 1_048_576, "broadcast": P, "gather": 1_048_576, "reduce": P}),
+    ],
+)
+def test_payload_over_4(strategy, payload):
+    plan = pl.Plan(strategy, batch=8, seq=128)
+    assert payload_per_step(NANO, plan) == payload
+
+
+@pytest.mark.parametrize(
+    ("strategy", "payload"),
+    [
+        ("ddp", {"all_reduce": P}),
+        ("zero1", {"reduce_scatter": 501_012, "all_gather": 501_012}),
+        ("zero2", {"reduce_scatter": 2 * 501_012, "all_gather": 501_012}),
+        ("zero3", {"all_gather": 2 * 2 * 508_968, "reduce_scatter": 2 * 508_968}),
+    ],
+)
+def test_payload_over_3_with_2_micro_batches(strategy, payload):
+    plan = pl.Plan(strategy, 3, micro_batches=2)
+    assert payload_per_step(NANO, plan) == payload
+
+
+def test_bf16_halves_the_payload():
+    plan = pl.Plan("zero3", precision="bf16")
+    assert payload_per_step(NANO, plan) == {"all_gather": P, "reduce_scatter": P // 2}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "parameters", "gradients", "optimizer"),
+    [
+        ("single", 1, P, P, 2 * P),
+        ("ddp", 4, P, P, 2 * P),
+        ("zero1", 4, P, P, P // 2),
+        ("zero1-torch", 4, P, P, P // 2),
+        ("zero2", 4, P, P // 4, P // 2),
+        ("zero3", 4, P // 4, P // 4, P // 2),
+        ("dp", 4, P, P, 2 * P),
+        ("zero1", 3, 501_012, 501_012, 334_008),
+        ("zero2", 3, 501_012, 167_004, 334_008),
+        ("zero3", 3, 169_656, 169_656, 339_312),
+    ],
+)
+def test_model_states_of_rank_0(strategy, devices, parameters, gradients, optimizer):
+    states = model_states(NANO, pl.Plan(strategy, devices))
+    expected = dict(parameters=parameters, gradients=gradients, optimizer=optimizer)
+    assert states == expected
+
+
+def test_model_states_of_other_ranks():
+    assert model_states(NANO, pl.Plan("dp"), rank=1) == dict(parameters=P, gradients=0, optimizer=0)
+    assert model_states(NANO, pl.Plan("zero3", 3), rank=2) == dict(
+        parameters=161_680, gradients=161_680, optimizer=323_360
+    )
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3, 4, 5, 7, 8, 300])
+def test_zero3_shares_add_up_to_the_model(devices):
+    plan = pl.Plan("zero3", devices)
+    shares = [model_states(NANO, plan, rank)["parameters"] for rank in range(devices)]
+    assert sum(shares) == P
+    assert min(shares) >= 0
+
+
+@pytest.mark.parametrize(
+    ("precision", "optimizer", "state_bytes"),
+    [("fp32", "adamw", 8), ("fp32", "sgd", 0), ("bf16", "adamw", 12), ("bf16", "sgd", 4)],
+)
+def test_optimizer_bytes_per_parameter(precision, optimizer, state_bytes):
+    states = model_states(NANO, pl.Plan("ddp", precision=precision, optimizer=optimizer))
+    assert states["optimizer"] == 125_248 * state_bytes
