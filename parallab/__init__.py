@@ -1,6 +1,6 @@
 """parallab: a lab for parallel training. See README.md for the tour.
 
-Importing it is quick: torch, widgets and ipyparallel are loaded when a name that needs them is used.
+Importing it is quick: torch, widgets and ipyparallel are loaded when a name needs them.
 """
 
 from __future__ import annotations

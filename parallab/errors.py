@@ -2,7 +2,7 @@
 
     ParallabError
     ├── ModelError    (ValueError)    this model cannot be described or built
-    ├── PlanError     (ValueError)    this plan cannot work: the request is wrong, nothing was started
+    ├── PlanError     (ValueError)    this plan cannot work, and nothing was started
     ├── ReportError   (ValueError)    this file is not a Report that we can read
     ├── CorpusError   (ValueError)    this text cannot be trained on
     └── ClusterError  (RuntimeError)  engines could not be started, or were lost

@@ -8,9 +8,10 @@ care which of the three answers they hold.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -171,12 +172,7 @@ class Report:
     @property
     def losses(self) -> list[float]:
         """The global loss of each step: the mean over the ranks that computed one."""
-        losses = []
-        for step in range(self.steps):
-            found = [r.steps[step].loss for r in self.ranks]
-            known = [loss for loss in found if loss is not None]
-            losses.append(statistics.fmean(known) if known else float("nan"))
-        return losses
+        return [mean_loss(r.steps[i].loss for r in self.ranks) for i in range(self.steps)]
 
     @property
     def peak_bytes(self) -> int:
@@ -329,6 +325,12 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<{self.source} Report: {self.model.name}, {self.plan}, {self.steps} steps>"
+
+
+def mean_loss(losses: Iterable[float | None]) -> float:
+    """The global loss: the mean over the ranks that computed one, NaN where none did."""
+    known = [loss for loss in losses if loss is not None]
+    return statistics.fmean(known) if known else math.nan
 
 
 def sent(step: Step, kind: Literal["payload_bytes", "wire_bytes"]) -> int:

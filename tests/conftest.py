@@ -29,10 +29,7 @@ def engines() -> Iterator[Cluster]:
 def cluster(engines: Cluster) -> Iterator[Cluster]:
     """The session's engines, idle and healthy; a test may do to them what it likes."""
     yield engines
-    if engines._run is not None and not engines._run.finished:
-        engines.recover()
-    with engines.turn:
-        engines.mend()
+    make_well(engines)
     assert {row["state"] for row in engines.health()} == {"ready"}
 
 
@@ -40,21 +37,32 @@ def cluster(engines: Cluster) -> Iterator[Cluster]:
 def sabotage(cluster: Cluster) -> Iterator[Callable[[str, list[int]], None]]:
     """Runs code on some engines that may replace the trainer's parts; undone after the test.
 
-    The code finds `Trainer`, and `rank`, and `plain_step`, which is what `Trainer.step` was.
+    The code finds `Trainer`, and what its `step` and `__init__` were as plain_step and plain_init.
     """
 
     def apply(code: str, ranks: list[int]) -> None:
         for rank in ranks:
             cluster.view.client[rank].execute(
                 "from parallab.rank.trainer import Trainer\n"
-                f"plain_step, rank = Trainer.step, {rank}\n{code}",
+                f"plain_step, plain_init = Trainer.step, Trainer.__init__\n{code}",
                 block=True,
             )
 
     yield apply
-    with contextlib.suppress(Exception):  # a rank that was restarted has nothing to undo
-        for rank in range(cluster.n):
-            cluster.view.client[rank].execute("Trainer.step = plain_step", block=True)
+    make_well(cluster)
+    cluster.view.execute(
+        "if 'plain_step' in globals():\n"  # not so where the engine has been restarted
+        "    Trainer.step, Trainer.__init__ = plain_step, plain_init",
+        block=True,
+    )
+
+
+def make_well(cluster: Cluster) -> None:
+    """Ends what is under way and restarts what is lost."""
+    if cluster._run is not None and not cluster._run.finished:
+        cluster.recover()
+    with cluster.turn:
+        cluster.mend()
 
 
 def cluster_folder(cluster: Cluster) -> Path:

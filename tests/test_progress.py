@@ -74,7 +74,7 @@ def test_a_stopped_replays_result_holds_what_was_played():
     assert report.steps == 3
 
 
-@pytest.mark.parametrize("steps_per_poll", [0, -1, 1.5, None])
+@pytest.mark.parametrize("steps_per_poll", [0, -1])
 def test_a_replay_must_move_on(steps_per_poll):
     with pytest.raises(ValueError, match="steps_per_poll"):
         replayed(3, steps_per_poll=steps_per_poll)

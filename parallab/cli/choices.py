@@ -1,4 +1,4 @@
-"""`parallab models` and `parallab strategies`: what there is to choose from."""
+"""`parallab models`, `strategies` and `gpus`: what there is to choose from."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ def add_commands(commands: Commands) -> None:
     """Registers the commands of this file."""
     add_command(commands, "models", list_models, "the models that have a name, and their sizes")
     add_command(commands, "strategies", list_strategies, "the strategies, each in a paragraph")
+    add_command(commands, "gpus", list_gpus, "the GPUs of this machine, and which are free")
 
 
 def list_models(_: argparse.Namespace) -> int:
@@ -40,4 +41,21 @@ def list_strategies(_: argparse.Namespace) -> int:
         notes = (f"  Source: {row.source}.", f"  Runs: {row.implementation}.")
         paragraphs.append("\n".join((f"{row.name}: {row.title}", idea, *notes)))
     print("\n\n".join(paragraphs))
+    return 0
+
+
+def list_gpus(_: argparse.Namespace) -> int:
+    """One row per GPU that torch can use."""
+    from parallab.cluster import gpus
+
+    found = gpus.present()
+    if not found:
+        print("torch can use no GPU here; ranks run on the CPU.")
+        return 0
+    rows = [
+        (str(gpu.index), gpu.name, "yes" if gpu.free else "no",
+         f"{gpu.free_bytes / 2**30:,.1f}", f"{gpu.total_bytes / 2**30:,.1f}")
+        for gpu in found
+    ]  # fmt: skip
+    print(table(("gpu", "name", "free", "GiB free", "GiB in all"), rows, left=3))
     return 0

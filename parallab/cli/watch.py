@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import statistics
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from parallab.progress import Run
-from parallab.report import Report
+from parallab.report import Report, mean_loss
 
 POLL_SECONDS = 0.05
 CLEAR = "\r\x1b[K"  # to the line's start, and erase it
@@ -67,11 +66,10 @@ def follow(run: Run) -> tuple[Report, bool]:
                 run.stop()
                 bar.write("Stopping after this step; Ctrl-C again ends at once.", file=sys.stderr)
             progress = run.poll()
-            for ranks in progress.steps:
-                losses = [step.loss for step in ranks if step.loss is not None]
-                bar.update()
-                if losses:
-                    bar.set_postfix_str(f"loss {statistics.fmean(losses):.4f}")
+            if progress.steps:
+                loss = mean_loss(step.loss for step in progress.steps[-1])
+                bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+                bar.update(len(progress.steps))
             if progress.finished:
                 break
             time.sleep(POLL_SECONDS)
@@ -99,4 +97,5 @@ def _bar(run: Run) -> tqdm[NoReturn]:
         disable=not sys.stderr.isatty(),
         leave=False,
         dynamic_ncols=True,
+        mininterval=0,  # polls are far enough apart
     )

@@ -35,7 +35,7 @@ class AttachedPool(Pool):
         super().__init__(timeout)
         self.client = client
         self._close = close
-        self._ids = sorted(client.ids)
+        self._ids: list[int] = sorted(client.ids)
         self.n = len(self._ids)
         if not self._ids:
             raise ClusterError("This cluster has no engines; start some and attach again.")

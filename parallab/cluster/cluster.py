@@ -86,7 +86,13 @@ class Cluster:
         """
         self = cls.__new__(cls)
         client, ours = connect(target, profile, cluster_id)
-        self._set_up(AttachedPool(client, ours, device, timeout), _say_nothing)
+        try:
+            pool = AttachedPool(client, ours, device, timeout)
+        except BaseException:
+            if ours:
+                client.close(linger=0)
+            raise
+        self._set_up(pool, _say_nothing)
         return self
 
     def _set_up(self, pool: Pool, say: Callable[[str], None]) -> None:
@@ -129,11 +135,12 @@ class Cluster:
         """
         self._check_open()
         lost = self._pool.lost()
-        if lost:
+        if lost and self._pool.owned:
             rank = min(lost)
             raise ClusterError(
                 f"Rank {rank} {lost[rank]}; the next run restarts it, and so does recover()."
             )
+        self._pool.heal(self._say)  # somebody else's: it says what to do
         return self._pool.view
 
     def health(self) -> list[dict[str, Any]]:
@@ -183,8 +190,8 @@ class Cluster:
         with self._claim:
             self._check_free()
             self._check_room(model, plan)
-            self._run = LiveRun(self, model, plan, steps, options)
-            self._run.start()
+            self._run = LiveRun(model, plan, steps, options)
+            self._run.start(self)
             return self._run
 
     def run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -63,14 +62,8 @@ class LocalPool(Pool):
         processes = self._processes
         if processes is None or processes.broken():
             return dict.fromkeys(range(self.n), CONTROLLER_DIED)
-        found: dict[int, str] = {}
-        for rank in range(self.n):
-            status = processes.status(rank)
-            if status is not None:
-                found[rank] = died(status)
-            elif processes.stands_still(rank):
-                found[rank] = "stands still (SIGSTOP)"
-        return found
+        troubles = {rank: processes.trouble(rank) for rank in range(self.n)}
+        return {rank: trouble for rank, trouble in troubles.items() if trouble is not None}
 
     def kill(self, ranks: Collection[int]) -> None:
         """Ends engines at once. Their nannies stay a moment to tell the controller."""
@@ -143,10 +136,10 @@ class LocalPool(Pool):
             words = processes.last_words()
             raise ClusterError(f"The controller or the nursery of engines did not start. {words}")
         for rank in ranks:
-            status = processes.status(rank)
-            if status is not None:
+            trouble = processes.trouble(rank)
+            if trouble is not None:
                 words = processes.last_words(f"engine-{rank}")
-                raise ClusterError(f"The engine of rank {rank} {died(status)} at start. {words}")
+                raise ClusterError(f"The engine of rank {rank} {trouble} at start. {words}")
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"The engines did not start within {START_SECONDS:.0f} s; this machine may be too "
@@ -178,14 +171,3 @@ class LocalPool(Pool):
             self._end()
             for place in self._places:
                 place.release()
-
-
-def died(status: int) -> str:
-    """An exit status, for a sentence."""
-    if status >= 0:
-        return f"ended with status {status}"
-    try:
-        name = signal.Signals(-status).name
-    except ValueError:
-        name = f"signal {-status}"
-    return f"was killed ({name})"

@@ -84,21 +84,30 @@ class Pool(ABC):
         return self.client[[self.engine_id(rank) for rank in range(self.n)]]
 
     def call(self, rank: int, function: Callable[..., Any], *arguments: Any) -> AsyncResult:
-        """Starts `function(*arguments)` on one rank's engine and returns at once."""
-        return self.client[self.engine_id(rank)].apply_async(function, *arguments)
+        """Starts `function(*arguments)` on one rank's engine and returns at once.
+
+        Raises:
+            ClusterError: the engine has just been lost.
+        """
+        try:
+            return self.client[self.engine_id(rank)].apply_async(function, *arguments)
+        except Exception as error:
+            raise ClusterError(f"Rank {rank} cannot be reached: {error}.") from error
 
     def answers(
         self, ranks: Collection[int], function: Callable[..., Any], seconds: float
     ) -> dict[int, Any]:
-        """Calls `function()` on ranks; what came back in time, by rank."""
+        """Calls `function()` on ranks; by rank, what came back in time, be it an exception."""
         calls = {rank: self.call(rank, function) for rank in ranks}
         wait(calls.values(), timeout=seconds)
-        return {rank: call.get() for rank, call in calls.items() if call.done()}
+        return {rank: c.exception() or c.result() for rank, c in calls.items() if c.done()}
 
     def silent(self) -> list[int]:
         """Ranks that are busy with something else; the others have freed the last run's model."""
         alive = set(range(self.n)) - set(self.lost())
-        return sorted(alive - set(self.answers(alive, engine.release, ANSWER_SECONDS)))
+        answers = self.answers(alive, engine.release, ANSWER_SECONDS)
+        well = {rank for rank, answer in answers.items() if not isinstance(answer, Exception)}
+        return sorted(alive - well)
 
     def meet(self, ranks: Collection[int]) -> None:
         """Asks engines who they are, and refuses a cluster that is not of one mind.
@@ -106,13 +115,13 @@ class Pool(ABC):
         Raises:
             ClusterError: an engine is silent, or its versions are not the others'.
         """
-        try:
-            found = self.answers(ranks, engine.hello, HELLO_SECONDS)
-        except Exception as error:
-            raise ClusterError(
-                f"An engine cannot work with this parallab: {error}. "
-                "Every engine needs parallab and torch installed, in the versions used here."
-            ) from error
+        found = self.answers(ranks, engine.hello, HELLO_SECONDS)
+        for rank, answer in found.items():
+            if isinstance(answer, Exception):
+                raise ClusterError(
+                    f"The engine of rank {rank} cannot work with this parallab: {answer}. Every "
+                    "engine needs parallab and torch installed, in the versions used here."
+                ) from answer
         silent = sorted(set(ranks) - set(found))
         if silent:
             raise ClusterError(

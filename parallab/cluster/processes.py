@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import psutil
@@ -19,6 +19,7 @@ import psutil
 from parallab.cluster import boot
 
 KILL_SECONDS = 5.0
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class Processes:
@@ -34,8 +35,8 @@ class Processes:
     def __init__(self, environment: Mapping[str, str]) -> None:
         # A short path: some systems allow little more than 100 characters for a socket's.
         self.directory = Path(tempfile.mkdtemp(prefix="parallab-"))
-        self._pids: dict[int, int] = {}  # by rank
-        self._exits: dict[int, int] = {}  # by process: its status
+        self._engines: dict[int, psutil.Process] = {}  # by rank
+        self._exits: dict[int, int] = {}  # by process number: its status
         self._heard = threading.Condition()
         self._nursery = self._spawn("nursery", {**environment, boot.FORK_SAFE: "1"})
         self._controller = self._spawn("controller", {})
@@ -64,7 +65,8 @@ class Processes:
             told = json.loads(line)
             with self._heard:
                 if "rank" in told:
-                    self._pids[told["rank"]] = told["pid"]
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        self._engines[told["rank"]] = psutil.Process(told["pid"])
                 else:
                     self._exits[told["pid"]] = told["status"]
                 self._heard.notify_all()
@@ -75,7 +77,7 @@ class Processes:
 
     def start_engine(self, rank: int, environment: Mapping[str, str]) -> None:
         """Orders an engine."""
-        self._pids.pop(rank, None)
+        self._engines.pop(rank, None)
         order = json.dumps({"rank": rank, "environment": dict(environment)})
         assert self._nursery.stdin is not None
         try:
@@ -84,26 +86,27 @@ class Processes:
         except BrokenPipeError:
             pass  # it has died: `broken` says so
 
-    def status(self, rank: int) -> int | None:
-        """The exit status of a rank's engine; None while it lives or is about to be born."""
+    def trouble(self, rank: int) -> str | None:
+        """What happened to a rank's engine, in words; None while it is well or about to be born."""
         with self._heard:
-            return self._exits.get(self._pids.get(rank, 0))
-
-    def stands_still(self, rank: int) -> bool:
-        """Whether somebody has stopped a rank's process."""
-        try:
-            return psutil.Process(self._pids[rank]).status() == psutil.STATUS_STOPPED
-        except (KeyError, psutil.NoSuchProcess):
-            return False
+            engine = self._engines.get(rank)
+            if engine is None:
+                return None
+            state = psutil.STATUS_DEAD if engine.pid in self._exits else _state(engine)
+            if state in ENDED:  # the nursery tells in a moment how
+                self._heard.wait_for(lambda: engine.pid in self._exits, KILL_SECONDS)
+                return _ended_with(self._exits.get(engine.pid))
+        return "stands still (SIGSTOP)" if state == psutil.STATUS_STOPPED else None
 
     def kill(self, ranks: Collection[int]) -> None:
         """Ends engines, and waits until they have."""
-        pids = [self._pids[rank] for rank in ranks if rank in self._pids]
         with self._heard:
-            for pid in pids:
-                if pid not in self._exits:
-                    os.kill(pid, signal.SIGKILL)
-            self._heard.wait_for(lambda: all(pid in self._exits for pid in pids), KILL_SECONDS)
+            engines = [self._engines[rank] for rank in ranks if rank in self._engines]
+            _kill(engines)
+            if self._nursery.poll() is None:
+                self._heard.wait_for(
+                    lambda: all(engine.pid in self._exits for engine in engines), KILL_SECONDS
+                )
 
     def last_words(self, name: str = "") -> str:
         """The end of a process's log; without a name, of the one that ended."""
@@ -116,21 +119,47 @@ class Processes:
     def end(self) -> None:
         """Kills everything, waits for it, and removes the directory."""
         ours = (self._controller, self._nursery)
-        others = [child for process in ours for child in children(process.pid)]
-        if self._nursery.poll() is None:
-            self.kill(self._pids)  # first, so that the nursery still sees them off
-        for process in others:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        for own in ours:
+        engines = list(self._engines.values())
+        pids = [*(process.pid for process in ours), *(engine.pid for engine in engines)]
+        others = [child for pid in pids for child in _children(pid)]
+        self.kill(self._engines)  # first, while the nursery is there to see them off
+        _kill(others)
+        for process in ours:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(own.pid, signal.SIGKILL)
-            own.wait()
-        psutil.wait_procs(others, timeout=KILL_SECONDS)
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        psutil.wait_procs([*engines, *others], timeout=KILL_SECONDS)
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
-def children(pid: int) -> list[psutil.Process]:
+def _ended_with(status: int | None) -> str:
+    """An exit status, for a sentence; None where nobody saw it."""
+    if status is None:
+        return "died"
+    if status >= 0:
+        return f"ended with status {status}"
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    return f"was killed ({name})"
+
+
+def _state(process: psutil.Process) -> str:
+    try:
+        return str(process.status())
+    except psutil.NoSuchProcess:
+        return str(psutil.STATUS_DEAD)
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    """Ends processes, some of which may have ended already."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _children(pid: int) -> list[psutil.Process]:
     """Processes that a process started, and theirs."""
     try:
         return list(psutil.Process(pid).children(recursive=True))

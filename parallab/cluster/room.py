@@ -11,7 +11,7 @@ from parallab.plan import Plan
 from parallab.predict.memory import model_states
 from parallab.spec import PRESETS, Model
 
-# Resident memory of an engine with torch loaded, and of its nanny, before it holds a model.
+# What an engine and its nanny take in a small run, beyond the torch that they share.
 ENGINE_BYTES = 300 * 2**20
 CGROUP = Path("/sys/fs/cgroup")
 

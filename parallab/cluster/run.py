@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -35,14 +36,11 @@ class LiveRun:
     at any time.
     """
 
-    def __init__(
-        self, cluster: Cluster, model: Model, plan: Plan, steps: int, options: Options
-    ) -> None:
+    def __init__(self, model: Model, plan: Plan, steps: int, options: Options) -> None:
         self.model, self.plan, self.total_steps = model, plan, steps
         self.options = options
         self.error: ParallabError | None = None
         self.ended_by = ""
-        self._cluster = cluster
         self._lock = threading.Lock()
         self._state: State = "starting"
         self._message = "Waiting for the engines."
@@ -53,11 +51,13 @@ class LiveRun:
         self._calls: Mapping[int, AsyncResult] = {}
         self._stopping = threading.Event()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._drive, daemon=True, name="parallab-run")
 
-    def start(self) -> None:
+    def start(self, cluster: Cluster) -> None:
         """Begins; `Cluster.submit` calls it."""
-        self._thread.start()
+        # Only the thread knows the cluster: a run that is kept must not keep the engines.
+        threading.Thread(
+            target=self._drive, args=(cluster,), daemon=True, name="parallab-run"
+        ).start()
 
     # For whoever watches.
 
@@ -132,10 +132,10 @@ class LiveRun:
 
     # The thread that drives it.
 
-    def _drive(self) -> None:
-        with self._cluster.turn:  # whoever had the engines before may still be healing them
+    def _drive(self, cluster: Cluster) -> None:
+        with cluster.turn:  # whoever had the engines before may still be healing them
             try:
-                pool = self._cluster.ready(self._say)
+                pool = cluster.ready(self._say)
                 if not self._stopping.is_set():
                     self._train(pool)
                 done = len(self._steps) == self.total_steps
@@ -145,7 +145,8 @@ class LiveRun:
             except Exception as error:  # noqa: BLE001  whoever waits must hear of it
                 self._fail(ClusterError(f"The run broke off: {type(error).__name__}: {error}."))
             if self.error is not None:
-                self._cluster.mend()
+                with contextlib.suppress(ClusterError):  # the next run will tell
+                    cluster.mend()
 
     def _train(self, pool: Pool) -> None:
         started = time.monotonic()

@@ -39,6 +39,7 @@ class Controls:
         self._runner, self._tell = runner, changed
         self._lock = threading.RLock()
         self._locked = False
+        full = widgets.Layout(width="100%")
         self._models = {name: Model(name) for name in PRESETS}
         self.reason: str | None = None
         hints = {name: row.idea for name, row in STRATEGIES.items()}
@@ -48,7 +49,7 @@ class Controls:
         first = max(n for n in counts if n <= 4)
         self._devices = Choice("devices", counts, first, self._devices_chosen)
         self._wish = first
-        self._model = widgets.Dropdown(options=self._model_options(), value="mini", layout=_FULL)
+        self._model = widgets.Dropdown(options=self._model_options(), value="mini", layout=full)
         self._model.add_class("pl-model")
         self._model.add_class(f"pl-model-{id(self)}")
         self._named: dict[str, Choice[str]] = {
@@ -57,7 +58,7 @@ class Controls:
         }
         self._numbers = {
             name: widgets.BoundedIntText(
-                value=value, min=1, max=MAX_STEPS, continuous_update=False, layout=_FULL
+                value=value, min=1, max=MAX_STEPS, continuous_update=False, layout=full
             )
             for name, (_, _, value) in NUMBERS.items()
         }
@@ -75,7 +76,7 @@ class Controls:
         ]
         boxes += [field(NUMBERS[n][0], box, NUMBERS[n][1]) for n, box in self._numbers.items()]
         boxes += [field(TITLES[n], choice.widget) for n, choice in self._named.items()]
-        grid = widgets.Box([*boxes, self._grey], layout=_FULL)
+        grid = widgets.Box([*boxes, self._grey])
         grid.add_class("pl-fields")
         return grid
 
@@ -191,9 +192,6 @@ class Controls:
     def _model_options(self) -> list[tuple[str, str]]:
         by_size = sorted(self._models.values(), key=lambda m: m.parameters)
         return [(f"{m.name} · {_count(m.parameters)} parameters", m.name) for m in by_size]
-
-
-_FULL = widgets.Layout(width="100%")
 
 
 def _count(parameters: int) -> str:

@@ -6,9 +6,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from parallab.cluster import gpus
+from parallab.cluster.places import Device
 from parallab.cluster.room import available_bytes
 from parallab.errors import ClusterError
 from parallab.plan import Plan
@@ -19,7 +20,7 @@ from parallab.spec import Model
 if TYPE_CHECKING:
     from parallab.cluster import Cluster
 
-Device = Literal["auto", "cpu", "cuda"]
+
 Say = Callable[[str], None]
 
 CPU_ENGINES = 8

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
+from parallab.cluster.places import Device
 from parallab.errors import ClusterError
-from parallab.panels.engines import Device, Engines, Playback, Runner, shared
+from parallab.panels.engines import Engines, Playback, Runner, shared
 from parallab.panels.run import RunPanel
 from parallab.plan import Plan, check_steps
 from parallab.report import Report

@@ -37,6 +37,8 @@ class Choice(Generic[Value]):
         self._hints = dict(hints or {})
         self._reasons: dict[Value, str | None] = {}
         self._locked = False
+        # One of each for all buttons: a page that is loaded again asks for every model.
+        self._layout, self._style = widgets.Layout(), widgets.ButtonStyle()
         self._changed = changed
         self._buttons = {
             option: self._button(name, option, label) for option, label in options.items()
@@ -46,7 +48,12 @@ class Choice(Generic[Value]):
         self.value = value
 
     def _button(self, name: str, option: Value, label: str) -> widgets.Button:
-        button = widgets.Button(description=label, tooltip=self._hints.get(option, ""))
+        button = widgets.Button(
+            description=label,
+            tooltip=self._hints.get(option, ""),
+            layout=self._layout,
+            style=self._style,
+        )
         button.add_class("pl-choice")
         button.add_class(f"pl-{name}-{option}".replace("+", "-"))
         button.on_click(lambda _: self._choose(option))

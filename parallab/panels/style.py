@@ -41,7 +41,8 @@ STYLE = """<style>
 .pl-panel .pl-quantity .widget-toggle-button.mod-active { background: #0072B2; color: #fff; }
 .pl-panel .pl-fig { margin: 0; border-radius: 4px; }
 .pl-panel .pl-progress { width: 42%; height: 14px; margin: 0; }
-.pl-panel .pl-progress .progress { height: 14px; border-radius: 3px; }
+.pl-panel .pl-progress .progress { height: 14px; margin: 0; top: 0; bottom: 0;
+  border-radius: 3px; overflow: hidden; }
 .pl-status { font-size: 12px; line-height: 20px; color: var(--jp-ui-font-color2, #666);
   white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .pl-log { font: 12px/16px var(--jp-code-font-family, monospace); white-space: pre-wrap;

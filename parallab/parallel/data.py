@@ -89,7 +89,7 @@ class Replicate(DataAxis):
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:
         self.group = mesh.get_group("dp")
         self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
-        # The rotary table is the same everywhere: broadcasting it would add bytes that no paper has.
+        # The rotary table is the same everywhere; a broadcast would add bytes no paper has.
         self.ddp = DistributedDataParallel(
             module,
             process_group=self.group,
@@ -133,7 +133,7 @@ class ClassicDataParallel(DataAxis):
             self.optimizer = None
             self._free_replica()
         for parameter in self.unit.parameters:
-            parameter.register_post_accumulate_grad_hook(self.unit.collect)  # type: ignore[arg-type]
+            parameter.register_post_accumulate_grad_hook(self.unit.collect)
 
     def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         if self.rank == 0:
@@ -146,7 +146,7 @@ class ClassicDataParallel(DataAxis):
         mine = self._scatter(tokens) if self.rank == 0 else self._scatter_into(tokens)
         self._hold_replica()
         dist.broadcast(self.unit.flat, self.root, group=self.group)
-        self.output = self.module(mine)
+        self.output: Tensor = self.module(mine)
         parts = self._gather(self.output.detach())
         if parts is None:
             return self.output
@@ -163,7 +163,7 @@ class ClassicDataParallel(DataAxis):
             gradient = self._scatter_into(torch.empty_like(self.output))
         self.output.backward(gradient)
         del self.output
-        # In place: rank 0's buffer holds the step's gradients so far, the others' this micro-batch's.
+        # In place: rank 0 holds the step's gradients so far, the others this micro-batch's.
         assert self.unit.gradients is not None
         dist.reduce(self.unit.gradients, self.root, op=dist.ReduceOp.SUM, group=self.group)
         if self.rank:

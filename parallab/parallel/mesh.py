@@ -29,9 +29,11 @@ def axis_names(mesh: DeviceMesh | None) -> dict[str, str]:
 
     An axis that spans the whole world reuses the default group, whose own name says nothing.
     """
-    names = {dist.group.WORLD.group_name: "world"} if dist.group.WORLD is not None else {}
+    names: dict[str, str] = {}
+    if dist.group.WORLD is not None:
+        names[dist.group.WORLD.group_name] = "world"
     if mesh is not None and mesh.mesh_dim_names:
-        names |= {mesh.get_group(axis).group_name: axis for axis in mesh.mesh_dim_names}
+        names.update({mesh.get_group(axis).group_name: axis for axis in mesh.mesh_dim_names})
     return names
 
 

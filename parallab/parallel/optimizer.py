@@ -17,7 +17,8 @@ LEARNING_RATE = {"adamw": 1e-3, "sgd": 0.1}
 
 def make_optimizer(parameters: Iterable[Tensor], plan: Plan) -> Optimizer:
     """The plan's optimizer over `parameters`."""
-    return optimizer_class(plan)(list(parameters), lr=LEARNING_RATE[plan.optimizer])
+    kind: Callable[..., Optimizer] = optimizer_class(plan)
+    return kind(list(parameters), lr=LEARNING_RATE[plan.optimizer])
 
 
 def optimizer_class(plan: Plan) -> type[Optimizer]:

@@ -22,6 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+from parallab.parallel.collectives import all_gather_flat, reduce_scatter_flat
 from parallab.parallel.data import DataAxis, MakeOptimizer, Replicate, mesh_dim, share_of
 from parallab.parallel.flat import FlatUnit
 
@@ -31,7 +32,7 @@ Label = Callable[[Tensor, str], None]
 class FlatShards(DataAxis):
     """ZeRO-1 and ZeRO-2: weights replicated, the optimizer's share of each unit on its rank.
 
-        unit's flat weights     │ rank 0 │ rank 1 │ rank 2 │ rank 3 │    rank r owns and steps part r
+        unit's flat weights     │ rank 0 │ rank 1 │ rank 2 │ rank 3 │  rank r owns and steps part r
         backward, unit done  →  reduce-scatter of its flat gradients: part r arrives averaged
         step                 →  AdamW on part r, in place; all-gather of the parts
 
@@ -85,9 +86,7 @@ class FlatShards(DataAxis):
         assert self.optimizer is not None
         self.optimizer.step()
         gathers = [
-            dist.all_gather_into_tensor(
-                unit.flat, unit.shard.detach(), group=self.group, async_op=True
-            )
+            all_gather_flat(unit.flat, unit.shard.detach(), group=self.group, async_op=True)
             for unit in self.units
         ]
         for gather in gathers:
@@ -121,13 +120,20 @@ class FlatShards(DataAxis):
             while self._under_way:
                 # One unit's full gradients at a time: waiting here is what frees the one before.
                 self._finish_oldest()
-        mine = torch.empty_like(unit.shard)
-        self._label(mine, "gradients")
-        work = dist.reduce_scatter_tensor(
+        mine = self._place_of_share(unit, gradients)
+        work = reduce_scatter_flat(
             mine, gradients, op=dist.ReduceOp.AVG, group=self.group, async_op=True
         )
         assert work is not None
         self._under_way.append((unit, work, gradients, mine))
+
+    def _place_of_share(self, unit: Shard, gradients: Tensor) -> Tensor:
+        """Where this rank's averaged part arrives: in stage 1, over its own part of the full."""
+        if self.stage == 1:
+            return gradients.chunk(self.size)[self.rank]
+        mine = torch.empty_like(unit.shard)
+        self._label(mine, "gradients")
+        return mine
 
     def _finish_oldest(self) -> None:
         unit, work, _gradients, mine = self._under_way.pop(0)

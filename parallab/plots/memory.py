@@ -138,8 +138,8 @@ class _Row:
         ax.add_collection(LineCollection(foot, colors=SPINE, linewidths=1), autolim=False)
         on_top = ax.get_xaxis_transform()
         for x, rank in zip(self._starts(), ranks, strict=True):
-            ax.text(x, 1.03, rank_title(rank, devices[rank]), transform=on_top, fontsize=8.5,
-                    color=INK, va="bottom")  # fmt: skip
+            ax.text(x, 1.03, rank_title(rank, devices[rank]), transform=on_top, color=INK,
+                    va="bottom", fontsize=8.5 if len(ranks) < 7 else 7.5)  # fmt: skip
         self._areas = [
             PolyCollection([], facecolors=colour, linewidths=0)
             for colour in CATEGORY_COLOURS.values()

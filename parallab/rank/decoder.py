@@ -226,12 +226,12 @@ class Rotary(nn.Module):
 
     def __init__(self, model: Model, seq: int) -> None:
         super().__init__()
-        self.half, self.theta, self.seq = model.head_dim // 2, model.rope_theta, seq
-        self.register_buffer("table", torch.empty(2, seq, self.half), persistent=False)
+        self.pairs, self.theta, self.seq = model.head_dim // 2, model.rope_theta, seq
+        self.register_buffer("table", torch.empty(2, seq, self.pairs), persistent=False)
 
     def tabulate(self, device: torch.device) -> None:
         """Fills the table."""
-        frequencies = self.theta ** (-torch.arange(self.half, device=device) / self.half)
+        frequencies = self.theta ** (-torch.arange(self.pairs, device=device) / self.pairs)
         angles = torch.outer(torch.arange(self.seq, device=device, dtype=torch.float), frequencies)
         self.table = torch.stack((angles.cos(), angles.sin()))
 

@@ -17,7 +17,7 @@ def test_the_first_lab_from_opening_to_a_stopped_run(open_notebook: Open) -> Non
     page = notebook.page
     notebook.run_all()
     notebook.panel("done")
-    notebook.screenshot("first_lab")
+    notebook.screenshot_panel("first_lab_panel")
 
     page.locator("button.pl-strategy-zero3").click()
     field = page.locator(".pl-fields input[type=number]").nth(3)
