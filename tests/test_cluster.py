@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import stat
 import threading
@@ -64,8 +65,11 @@ def test_the_last_run_can_be_looked_at_and_released(cluster):
     names = [type(thing).__name__ for thing in cluster.view.apply_sync(kept)[0]]
     assert names == ["str", "str", "str"]
     assert cluster.view.apply_sync(kept)[3] == ["FSDPDecoder", "AdamW", "DeviceMesh"]
+    cluster.view.execute("model", silent=False, block=True)  # as %px does: it is displayed
     cluster.view.execute("mesh = 'mine'", block=True)
+    assert cluster.view.apply_sync(decoders) == [1] * 4
     cluster.release()
+    assert cluster.view.apply_sync(decoders) == [0] * 4
     assert cluster.view.apply_sync(kept) == [["", "", "str"]] * 4
     assert cluster.view.apply_sync(dist.is_initialized) == [False] * 4
     cluster.view.execute("del mesh", block=True)
@@ -77,6 +81,13 @@ def kept() -> list[str]:
 
     names = get_ipython().user_ns
     return [type(names[n]).__name__ if n in names else "" for n in ("model", "optimizer", "mesh")]
+
+
+def decoders() -> int:
+    """Models that an engine still holds."""
+    from parallab.rank.decoder import Decoder
+
+    return sum(isinstance(thing, Decoder) for thing in gc.get_objects())
 
 
 def resources() -> tuple[int, int]:

@@ -120,12 +120,13 @@ def test_a_notebook_looks_at_its_ranks_and_nothing_outlives_a_kernel_that_is_kil
 
 
 def run_cell(kernel: BlockingKernelClient, code: str) -> str:
-    """What a cell prints."""
+    """What a cell prints and shows."""
     printed = []
 
     def hear(message: dict[str, Any]) -> None:
         assert message["msg_type"] != "error", message["content"]["traceback"]
-        printed.append(message["content"].get("text", ""))
+        content = message["content"]
+        printed.append(content.get("text") or content.get("data", {}).get("text/plain", ""))
 
     kernel.execute_interactive(code, output_hook=hear, timeout=120)
     return "".join(printed)
@@ -171,6 +172,12 @@ def alive(pids: str) -> list[psutil.Process]:
 def test_a_number_of_engines_that_is_none(n):
     with pytest.raises(pl.PlanError, match=r"must be a whole number of engines from 1 to 1,024"):
         Cluster(n)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("inf"), float("nan")])
+def test_a_timeout_that_is_none(timeout):
+    with pytest.raises(pl.PlanError, match=r"must be a number of seconds greater than 0"):
+        Cluster(1, timeout=timeout)
 
 
 def test_more_engines_than_memory(monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from parallab.catalog import STRATEGIES
+from parallab.cluster.room import check_fits
 from parallab.errors import ClusterError, PlanError, RankError
 from parallab.panels import Lab, engines
 from parallab.panels import run as run_module
@@ -134,7 +135,9 @@ def test_models_that_do_not_fit_are_grey_and_say_by_how_much(make):
     assert find(lab, "pl-run").disabled
     # 8.03 G parameters × 16 bytes on each of 4 ranks.
     assert "llama-3.1-8b with ddp needs 478.6 GiB" in text(lab)
-    assert "8.0 GiB is free" in text(lab)
+    with pytest.raises(PlanError) as refused:
+        check_fits(Model("llama-3.1-8b"), lab.panel.controls.plan, *FakeRunner().room())
+    assert str(refused.value) in text(lab)
     first_grey = text(lab).count("color: #a8a8a8")
     assert 0 < first_grey < len(names)
     # Sharded over the same ranks the floor falls to a quarter.
@@ -357,6 +360,8 @@ class FakeCluster:
 
     def __init__(self, n=4, device="auto", on_status=None):
         self.n, self.device, self.closed, self.released = n, "cpu", False, 0
+        if on_status:
+            on_status(f"Starting {n} engines")
         self.made.append(self)
 
     def submit(self, model, plan, steps):

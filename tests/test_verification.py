@@ -41,6 +41,8 @@ def test_ranks_are_put_together():
         ({"optimizer": "sgd"}, 1.1e-6, False),
         ({"precision": "bf16"}, 0.015, True),
         ({"precision": "bf16"}, 0.016, False),
+        ({"precision": "bf16", "optimizer": "sgd"}, 0.12, True),
+        ({"precision": "bf16", "optimizer": "sgd"}, 0.13, False),
         ({}, math.nan, False),
     ],
 )

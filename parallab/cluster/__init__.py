@@ -6,8 +6,10 @@ verification.py  Verification, what Cluster.verify found
 calls.py         one call on many ranks, and what to tell when some fail
 engine.py        what runs on an engine
 pool.py          engines as the others see them; local.py ours, attached.py somebody else's
-boot.py          how a process of ours starts, and how it ends with its client
-places.py        free GPUs (gpus.py, leases.py) or CPU cores; room.py memory
+processes.py     our controller, nursery and engines, seen from here; boot.py, seen from there
+places.py        where ranks compute: free GPUs (gpus.py, leases.py) or CPU cores
+request.py       whether what is asked for can work; room.py whether it fits into memory
+health.py        how the engines are, as data and as a table
 """
 
 from parallab.cluster.cluster import Cluster

@@ -117,7 +117,13 @@ def become_engine(nursery: int, directory: Path, rank: int, environment: Mapping
         time.sleep(0.02)
     os.environ["IPP_CONNECTION_INFO"] = json.dumps(found)
     IPEngine.launch_instance(
-        [f"--profile-dir={directory}", f"--IPEngine.id={rank}", "--log-level=WARN"]
+        [
+            f"--profile-dir={directory}",
+            f"--IPEngine.id={rank}",
+            # A model that `%px model` has shown must not live on in Out.
+            "--InteractiveShell.cache_size=0",
+            "--log-level=WARN",
+        ]
     )
 
 

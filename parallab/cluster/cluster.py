@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from parallab.cluster.pool import Pool, name_ranks
 from parallab.cluster.request import Options, check_request, check_room
 from parallab.cluster.run import LiveRun, clear, tasks
 from parallab.cluster.verification import Verification
-from parallab.errors import ClusterError
+from parallab.errors import ClusterError, PlanError
 from parallab.plan import Plan, check_steps
 from parallab.report import Report
 from parallab.spec import Model
@@ -58,6 +59,7 @@ class Cluster:
         timeout: float = 600.0,
         on_status: Callable[[str], None] | None = None,
     ) -> None:
+        _check_timeout(timeout)
         say = on_status or _say_nothing
         self._set_up(LocalPool(places.choose(n, device), timeout, say), say)
 
@@ -84,6 +86,7 @@ class Cluster:
         Raises:
             ClusterError: no such cluster, no engines, or other versions than here.
         """
+        _check_timeout(timeout)
         self = cls.__new__(cls)
         client, ours = connect(target, profile, cluster_id)
         try:
@@ -303,6 +306,7 @@ class Cluster:
         """Kills and restarts what does not answer. Call it with `turn` held."""
         if self.closed:
             return []
+        self._held_bytes = 0
         silent = self._pool.silent()
         if silent and not self._pool.owned:
             raise ClusterError(
@@ -339,10 +343,12 @@ class Cluster:
     def _check_free(self) -> None:
         self._check_open()
         run = self._run
-        if self._verifying or (run is not None and not run.finished):
-            what = "a verification" if run is None or run.finished else f"a run ({run.plan})"
+        if self._verifying:
+            raise ClusterError("The engines are busy with a verification; wait until it is over.")
+        if run is not None and not run.finished:
             raise ClusterError(
-                f"The engines are busy with {what}; wait for its result(), or stop() it first."
+                f"The engines are busy with a run ({run.plan}); wait for its result(), or stop() "
+                "it first."
             )
 
     def _check_room(self, model: Model, plan: Plan) -> None:
@@ -366,10 +372,15 @@ class Cluster:
             return "<Cluster: shut down>"
         states = [row["state"] for row in self.health()]
         counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-        return f"<Cluster: {self.n} engines on {self.device}, {counts}>"
+        return f"<Cluster: {self.n} engine{'s' if self.n > 1 else ''} on {self.device}, {counts}>"
 
     def _repr_html_(self) -> str:
         return health_table(repr(self)[1:-1], self.health())
+
+
+def _check_timeout(seconds: float) -> None:
+    if not 0 < seconds < math.inf:
+        raise PlanError(f"timeout={seconds!r} must be a number of seconds greater than 0.")
 
 
 def _say_nothing(status: str) -> None:

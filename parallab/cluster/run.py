@@ -149,8 +149,8 @@ class LiveRun:
                     cluster.mend()
 
     def _train(self, pool: Pool) -> None:
-        started = time.monotonic()
         self._begin(pool)
+        started = time.monotonic()
         count, left = 1, self.total_steps
         while left and not self._stopping.is_set():
             self._advance(pool, count)

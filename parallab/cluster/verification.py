@@ -10,13 +10,17 @@ from typing import Any
 
 from parallab.plan import Plan
 
-# Differences that summing in another order explains; more is a fault.
-LOSS_TOLERANCE = {"fp32": 1e-6, "bf16": 1e-2}  # relative
+# Differences that summing in another order explains; more is a fault. bf16 keeps 8 significant
+# bits, so each sum rounds by up to 1/256: over 3 steps, ddp, zero2 and zero3 on small presets
+# differed by at most 2.4e-4 of the loss, 0.004 of a weight under AdamW, and 0.05 under SGD, whose
+# step is as large as the gradient. The bf16 values are those, with room.
+LOSS_TOLERANCE = {"fp32": 1e-6, "bf16": 2e-3}  # relative
 # AdamW divides by the gradient's own size, so rounding on a gradient near zero moves the weight by
-# a visible part of a step; plain SGD does not.
-WEIGHT_TOLERANCE = {"sgd": 1e-6, "adamw": 1e-4}  # absolute, fp32
-# bf16 keeps 8 significant bits: between 1 and 2, neighbours are 1/128 apart. This is two of them.
-BF16_WEIGHT_TOLERANCE = 2**-6
+# a visible part of a step; in fp32, plain SGD does not.
+WEIGHT_TOLERANCE = {
+    ("fp32", "sgd"): 1e-6, ("fp32", "adamw"): 1e-4,
+    ("bf16", "sgd"): 2**-3, ("bf16", "adamw"): 2**-6,
+}  # absolute  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,9 +66,7 @@ class Verification:
     @property
     def weight_tolerance(self) -> float:
         """The largest absolute difference of a weight that counts as the same."""
-        if self.plan.precision == "bf16":
-            return BF16_WEIGHT_TOLERANCE
-        return WEIGHT_TOLERANCE[self.plan.optimizer]
+        return WEIGHT_TOLERANCE[self.plan.precision, self.plan.optimizer]
 
     @property
     def loss_differences(self) -> tuple[float, ...]:
@@ -113,7 +115,9 @@ class Verification:
             f"Allowed: {allowed} ({self.plan.precision}, {self.plan.optimizer}).",
         ]
         if self.plan.precision == "bf16":
-            lines.append("bf16 rounds to 8 bits, so this finds gross faults only: verify in fp32.")
+            lines.append(
+                "bf16 rounds to 8 bits, so this finds gross faults only; fp32 finds small ones."
+            )
         if not self.finite:
             lines.append("Some values are not numbers (NaN or infinite).")
         if self.first_divergence is not None:

@@ -20,7 +20,6 @@ from parallab.spec import Model
 if TYPE_CHECKING:
     from parallab.cluster import Cluster
 
-
 Say = Callable[[str], None]
 
 CPU_ENGINES = 8
@@ -133,8 +132,6 @@ class Engines:
             say(f"Restarting with {wanted} engines instead of {cluster.n} …")
             self._cluster = None
             cluster.shutdown()
-        else:
-            say(f"Starting {wanted} engines …")
         self._cluster = Cluster(wanted, self._device, on_status=say)
         return self._cluster
 

@@ -67,6 +67,8 @@ def payload_per_step(model: Model, plan: Plan) -> dict[str, int]:
     flat = flat_elements(model, plan.dp) * plan.element_bytes
     rows = row_elements(model, plan.dp) * plan.element_bytes
     m = plan.micro_batches
+    if plan.dp == 1:
+        return {}
     match plan.data:
         case "none":
             return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from parallab.plan import Plan
-from parallab.predict.communication import flat_elements
+from parallab.predict.communication import flat_elements, row_elements
 from parallab.spec import Model, Shape
 
 
@@ -21,21 +21,30 @@ def model_states(model: Model, plan: Plan, rank: int = 0) -> dict[str, int]:
     """
     e, n = plan.element_bytes, plan.dp
     whole = model.parameters
-    share = whole
-    if plan.data in ("zero1", "zero2"):
-        share = flat_elements(model, n) // n
-    elif plan.data == "zero3":
-        share = _row_share(model, n, rank)
-    elif plan.data == "zero1-torch":
-        share = -(-whole // n)  # dealt out by whole tensors: only the mean is a closed form
-    elif plan.data == "dp" and rank:
-        return {"parameters": whole * e, "gradients": 0, "optimizer": 0}
-    held_flat = flat_elements(model, n) if plan.data in ("zero1", "zero2") else whole
     per_element = (8 if plan.optimizer == "adamw" else 0) + (4 if plan.precision == "bf16" else 0)
+    match plan.data:
+        case "dp" if rank:
+            # A replica, without optimizer; its gradients have gone to rank 0.
+            weights, gradients, stepped = whole, 0, 0
+        case "zero1":
+            flat = flat_elements(model, n)
+            weights, gradients, stepped = flat, flat, flat // n
+        case "zero2":
+            flat = flat_elements(model, n)
+            weights, gradients, stepped = flat, flat // n, flat // n
+        case "zero3":
+            # `fully_shard` pads what it stores, and steps what is there.
+            stored = row_elements(model, n) // n
+            weights, gradients, stepped = stored, stored, _row_share(model, n, rank)
+        case "zero1-torch":
+            # Dealt out by whole tensors: only the mean is a closed form.
+            weights, gradients, stepped = whole, whole, -(-whole // n)
+        case _:
+            weights, gradients, stepped = whole, whole, whole
     return {
-        "parameters": (share if plan.zero == 3 else held_flat) * e,
-        "gradients": (share if plan.zero >= 2 else held_flat) * e,
-        "optimizer": share * per_element,
+        "parameters": weights * e,
+        "gradients": gradients * e,
+        "optimizer": stepped * per_element,
     }
 
 
