@@ -103,6 +103,8 @@ def test_a_notebook_looks_at_its_ranks_and_nothing_outlives_a_kernel_that_is_kil
             f"cluster = pl.Cluster(2, 'cpu'); {RUN}\n"
             "print([p.pid for p in psutil.Process().children(recursive=True)])",
         )
+        folder = Path(run_cell(kernel, "print(cluster._pool._processes.directory)").strip())
+        assert folder.is_dir()
         looked = run_cell(kernel, "%px print(rank := mesh.get_rank(), type(optimizer).__name__)")
         assert "0 AdamW" in looked
         assert "1 AdamW" in looked
@@ -117,6 +119,7 @@ def test_a_notebook_looks_at_its_ranks_and_nothing_outlives_a_kernel_that_is_kil
     processes = alive(pids)
     assert len(pids.split(",")) >= 6  # nursery, two engines, their nannies, controller
     assert still_running(processes, seconds=10) == []
+    assert not folder.exists()
 
 
 def run_cell(kernel: BlockingKernelClient, code: str) -> str:

@@ -305,6 +305,14 @@ def test_closing_in_the_middle_of_a_run(make):
     lab.close()
 
 
+def test_closing_leaves_no_widget_behind(make):
+    from ipywidgets.widgets import widget as ipywidgets_widget
+
+    before = set(ipywidgets_widget._instances)
+    make().close()
+    assert set(ipywidgets_widget._instances) == before
+
+
 def test_release(make):
     runner = FakeRunner()
     lab = make(runner)

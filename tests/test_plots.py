@@ -6,6 +6,7 @@ import io
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -334,6 +335,22 @@ def test_the_frame_rate_is_capped():
     assert view.frames - before == sum(drawn) < 200
 
 
+def test_a_frame_of_eight_ranks_takes_little_of_a_core():
+    run = FakeRun(Model("mini"), Plan("zero3", devices=8, batch=16), 30)
+    history = History(run.model, run.plan, devices=["cpu"] * 8)
+    view = LiveRunView(history, 30, lambda png: None, caption="")
+    before, spent = view.frames, 0.0
+    progress = run.poll()
+    while not progress.finished:
+        history.add(progress)
+        start = time.thread_time()
+        view.draw(force=True)
+        spent += time.thread_time() - start
+        progress = run.poll()
+    # Processor time, which a busy machine does not stretch much: five frames need half a core.
+    assert spent / (view.frames - before) < 0.1
+
+
 def test_threads_may_draw_at_the_same_time():
     run = FakeRun(Model("nano"), Plan("ddp", devices=2), 30, polls_per_step=1)
     history = History(run.model, run.plan)
@@ -350,7 +367,7 @@ def test_threads_may_draw_at_the_same_time():
     other = threading.Thread(target=switch)
     other.start()
     for _ in range(10):
-        history.add(run.poll())
+        view.add(run.poll())
         view.draw(force=True)
     other.join()
     assert errors == []

@@ -190,3 +190,15 @@ def test_classic_data_parallel_has_its_hot_spot_on_rank_0() -> None:
     assert all(optimizer == 0 for _, _, optimizer in others)
     logits_bytes = 8 * 128 * 256 * 4
     assert all(first[0] - peak > 8 * 125_248 + logits_bytes for peak, _, _ in others)
+
+
+def _workspace(rank: int, strategy: str) -> list[float]:
+    trainer = Trainer(Model("nano"), Plan(strategy, 2, seq=32), CPU)
+    return [trainer.step() for _ in range(2)][-1].memory.series["workspace"]
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2", "zero3"])
+def test_little_is_left_unexplained(strategy: str) -> None:
+    # The step's batch, which the corpus made, and what Gloo clones while it reduces.
+    for series in run_ranks(_workspace, 2, strategy):
+        assert max(series) <= {"ddp": 4096, "zero2": 260_000, "zero3": 200_000}[strategy]

@@ -15,6 +15,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import threading
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 LOOPBACK = "127.0.0.1"
+GUARD_SECONDS = 0.5
 # Lets torch say whether there is a GPU without starting CUDA.
 FORK_SAFE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 # What an engine needs until its first step. None starts CUDA, which a fork would not survive.
@@ -81,6 +83,7 @@ def become_nursery(client: int, directory: Path) -> None:
         importlib.import_module(name)
     gc.freeze()  # engines share these objects, and their collections need not look at them
     me = os.getpid()
+    engines: set[int] = set()
     waiting = b""
     while os.getppid() == client:
         if select.select([0], [], [], 0.1)[0]:
@@ -95,9 +98,16 @@ def become_nursery(client: int, directory: Path) -> None:
                         become_engine(me, directory, order["rank"], order["environment"])
                     finally:
                         os._exit(0)
+                engines.add(pid)
                 _answer(rank=order["rank"], pid=pid)
         while ended := _ended_child():
+            engines.discard(ended[0])
             _answer(pid=ended[0], status=os.waitstatus_to_exitcode(ended[1]))
+    # The client died, so nobody else can clear up.
+    for pid in engines:
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(2 * GUARD_SECONDS)  # until the controller writes no more
+    shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 
@@ -150,11 +160,11 @@ def connection(directory: Path, kind: str) -> dict[str, Any]:
 
 
 def watch_parent(parent: int, end: Callable[[], None]) -> None:
-    """Calls `end` from a thread within half a second after this process lost its parent."""
+    """Calls `end` from a thread, at most GUARD_SECONDS after this process lost its parent."""
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(0.5)
+            time.sleep(GUARD_SECONDS)
         end()
 
     threading.Thread(target=watch, daemon=True, name="parallab-guard").start()

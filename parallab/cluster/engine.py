@@ -249,25 +249,28 @@ def _gauges(meter: Meter) -> Iterator[None]:
 
 def _show(**named: Any) -> None:
     """Puts objects into the namespace that `%px` sees."""
-    namespace = _namespace()
-    _kept.shown.update(named)
-    namespace.update(named)
+    shell = _shell()
+    if shell is not None:
+        _kept.shown.update(named)
+        shell.user_ns.update(named)
 
 
 def _hide() -> None:
     """Takes them out again, unless the person has replaced them."""
-    namespace = _namespace()
-    while _kept.shown:
-        name, thing = _kept.shown.popitem()
-        if namespace.get(name) is thing:
-            del namespace[name]
+    shell = _shell()
+    if shell is not None:
+        shell.last_execution_result = None  # IPython's own reference to what `%px` showed last
+        for name, thing in _kept.shown.items():
+            if shell.user_ns.get(name) is thing:
+                del shell.user_ns[name]
+    _kept.shown.clear()
 
 
-def _namespace() -> dict[str, Any]:
+def _shell() -> Any:
+    """The engine's IPython; None where a function of this file is called elsewhere."""
     from IPython import get_ipython
 
-    shell = get_ipython()  # type: ignore[no-untyped-call, unused-ignore]
-    return {} if shell is None else shell.user_ns
+    return get_ipython()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def _address_towards(host: str) -> str:

@@ -132,8 +132,10 @@ class MemoryMeter:
         for row in rows:
             if row.phase not in highest or row.total > highest[row.phase].total:
                 highest[row.phase] = row
-        for phase, row in highest.items():
-            # What a kernel took and gave back between two looks.
+        for phase in highest.keys() & set(PHASES):
+            # What a kernel took and gave back between two looks. Between phases there is no kernel,
+            # and what the last phase left is no peak of theirs.
+            row = highest[phase]
             row.by_category[-1] += max(0, self._peaks.get(phase, 0) - row.total)
         peak = max(highest.values(), key=lambda row: row.total)
         return Memory(

@@ -24,7 +24,7 @@ class Lab:
     """The panels of parallab.
 
     >>> lab = pl.Lab()                                                  # doctest: +SKIP
-    >>> lab                                    # shows it                 doctest: +SKIP
+    >>> lab                                                             # doctest: +SKIP
     >>> report = lab.run(pl.Model("mini"), pl.Plan("zero3"))            # doctest: +SKIP
 
     All labs of a kernel share its engines, which start at the first run.

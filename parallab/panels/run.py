@@ -181,6 +181,11 @@ class RunPanel:
         return self.state
 
     @property
+    def frames(self) -> int:
+        """How many frames the present run has drawn."""
+        return self._view.frames
+
+    @property
     def picture(self) -> bytes:
         """The plots as they are now, as a PNG."""
         return bytes(self._image.value)
@@ -192,7 +197,9 @@ class RunPanel:
         self._closed = True
         self.stop()
         for widget in _all_widgets(self.widget):
-            widget.close()
+            for part in (getattr(widget, "style", None), widget.layout, widget):
+                if part is not None:
+                    part.close()
         self._in_background(self._leave)
 
     # The worker.
@@ -206,6 +213,8 @@ class RunPanel:
             with self.runner.claim(plan.devices, self._note) as submitter:
                 outcome = self._follow(submitter.submit(model, plan, steps))
         except BaseException as error:  # noqa: BLE001 a thread's traceback is seen by nobody
+            if self._run is not None:
+                self._run.stop()
             self.error = error
             self._error.value = error_words(error)
             self._say("Failed.")
@@ -238,9 +247,9 @@ class RunPanel:
         return progress.state
 
     def _show(self, progress: Progress) -> None:
-        history = self._view.history
-        history.add(progress)
+        self._view.add(progress)
         self._view.draw()
+        history = self._view.history
         if progress.steps:
             self._bar.value = history.report.steps
             self._show_tiles()

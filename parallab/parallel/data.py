@@ -127,6 +127,7 @@ class ClassicDataParallel(DataAxis):
         self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
         self.root = dist.get_global_rank(self.group, 0)
         self.unit = FlatUnit(module.parameters(), parts=1)
+        self.output: Tensor
         self.computes_loss = self.rank == 0
         super().__init__(module, make_optimizer)
         if self.rank:
@@ -146,7 +147,7 @@ class ClassicDataParallel(DataAxis):
         mine = self._scatter(tokens) if self.rank == 0 else self._scatter_into(tokens)
         self._hold_replica()
         dist.broadcast(self.unit.flat, self.root, group=self.group)
-        self.output: Tensor = self.module(mine)
+        self.output = self.module(mine)
         parts = self._gather(self.output.detach())
         if parts is None:
             return self.output

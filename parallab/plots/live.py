@@ -25,6 +25,7 @@ from PIL import Image
 from parallab.plots.figures import RunFigure
 from parallab.plots.history import History
 from parallab.plots.style import CATEGORY_COLOURS, OPERATION_COLOURS, Quantity
+from parallab.progress import Progress
 
 
 class LiveFigure:
@@ -83,7 +84,7 @@ def _draw(artists: Sequence[Artist]) -> None:
 class LiveRunView:
     """Memory, communication and loss of a run under way.
 
-    Feed `history`, then call `draw`. Safe to call from any thread.
+    Feed it with `add`, then call `draw`. Safe to call from any thread.
     """
 
     def __init__(
@@ -106,6 +107,11 @@ class LiveRunView:
     def frames(self) -> int:
         """How many frames were shown."""
         return self._live.frames
+
+    def add(self, progress: Progress) -> None:
+        """Takes in what is new."""
+        with self._lock:
+            self.history.add(progress)
 
     def draw(self, force: bool = False) -> bool:
         """Shows the history as it is, if anything is new and the frame rate allows it, or `force`.

@@ -39,6 +39,13 @@ IDLE = """() => {
     return kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
 
+EVALUATE = """async expression => {
+    const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
+    const asked = {code: '', user_expressions: {it: expression}};
+    const reply = await kernel.requestExecute(asked).done;
+    return reply.content.user_expressions.it.data['text/plain'];
+}"""
+
 
 def unavailable(reason: str) -> None:
     """Skips, or fails where a browser is required."""
@@ -152,6 +159,9 @@ class Notebook:
         page.goto(f"{server.url}/doc/tree/{path}?token={server.token}&reset")
         page.wait_for_selector(".jp-Notebook .jp-Cell")
         page.wait_for_function(IDLE, timeout=60_000)
+        # A page remembers its theme, so the test before this one may have left it dark.
+        if page.locator("body").get_attribute("data-jp-theme-light") == "false":
+            self.theme("Light")
 
     def command(self, name: str, **arguments: Any) -> None:
         self.page.evaluate(
@@ -164,6 +174,10 @@ class Notebook:
         self.command("apputils:change-theme", theme=f"JupyterLab {name}")
         light = "true" if name == "Light" else "false"
         self.page.wait_for_selector(f"[data-jp-theme-light='{light}']", state="attached")
+
+    def evaluate(self, expression: str) -> str:
+        """The repr of a Python expression in the notebook's kernel."""
+        return str(self.page.evaluate(EVALUATE, expression))
 
     def run_all(self) -> None:
         """Runs all cells, and fails where one did."""
