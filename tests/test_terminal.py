@@ -1,5 +1,6 @@
 """The terminal with real engines, as a person or a script uses it."""
 
+import contextlib
 import json
 import os
 import pty
@@ -11,6 +12,7 @@ import sys
 import termios
 import time
 
+import psutil
 import pytest
 
 import parallab as pl
@@ -58,6 +60,33 @@ def test_a_failure_on_a_rank_is_one_line(tmp_path):
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert "holds 9 bytes, and one sequence needs 129" in done.stderr
+
+
+def test_a_run_that_fails_keeps_what_was_finished(tmp_path):
+    saved = tmp_path / "r.json"
+    command = f"run --model micro --devices 2 --device cpu --steps 100000 --json {saved}"
+    with subprocess.Popen(
+        [*PARALLAB, *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        engine = a_rank_at_work(process.pid)
+        os.kill(engine, signal.SIGKILL)
+        _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert re.search(r"error: Rank \d was killed \(SIGKILL\)", said.splitlines()[-1])
+    assert pl.Report.load(saved).steps >= 1
+
+
+def a_rank_at_work(pid):
+    """The process of a rank that has computed for a second of its own."""
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        for child in psutil.Process(pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                forked = "nursery" in child.cmdline() and "nursery" in child.parent().cmdline()
+                if forked and child.cpu_times().user > 3:
+                    return child.pid
+        time.sleep(0.1)
+    raise AssertionError("no rank got to work")
 
 
 class Terminal:

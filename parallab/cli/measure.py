@@ -20,6 +20,7 @@ from parallab.cli.arguments import (
     positive,
 )
 from parallab.cli.tables import report_text
+from parallab.errors import ClusterError
 from parallab.plan import Plan
 from parallab.report import Report
 from parallab.spec import Model
@@ -49,7 +50,10 @@ def add_commands(commands: Commands) -> None:
 
 
 def measure(args: argparse.Namespace) -> int:
-    """Runs the plan; the table goes to standard output, or the JSON in its place."""
+    """Runs the plan; the table goes to standard output, or the JSON in its place.
+
+    Of a run that fails or is interrupted, the steps that were finished are shown and written.
+    """
     from parallab.cli.watch import follow
 
     model, plan = model_and_plan(args)
@@ -58,9 +62,16 @@ def measure(args: argparse.Namespace) -> int:
         run = cluster.submit(
             model, plan, args.steps, seed=args.seed, text=args.text, trace_every=args.trace_every
         )
-        report, interrupted = follow(run)
-    print(report_text(report), file=sys.stderr if args.json == "-" else sys.stdout)
-    write(report, args.json, args.plot)
+        failure = None
+        try:
+            report, interrupted = follow(run)
+        except ClusterError as error:
+            failure, report, interrupted = error, run.report, False
+    if report.steps:
+        print(report_text(report), file=sys.stderr if args.json == "-" else sys.stdout)
+        write(report, args.json, args.plot)
+    if failure is not None:
+        raise failure  # said last, after what was finished
     return 130 if interrupted else 0
 
 

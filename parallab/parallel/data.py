@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from parallab.parallel.flat import FlatUnit
+from parallab.parallel.renamed import NO_BUFFER_BROADCAST
 
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
 
@@ -77,6 +78,9 @@ class DataAxis:
         """Every weight whole, by its name in `Model.units`; all ranks must call it together."""
         return {name: whole(p.detach()) for name, p in self.module.named_parameters()}
 
+    def close(self) -> None:
+        """Lets go of the module: hooks live in C++, where the collector sees no cycle."""
+
 
 class Replicate(DataAxis):
     """DistributedDataParallel (Li et al., arXiv:2006.15704).
@@ -94,7 +98,7 @@ class Replicate(DataAxis):
             module,
             process_group=self.group,
             gradient_as_bucket_view=True,
-            broadcast_buffers=False,
+            **NO_BUFFER_BROADCAST,
         )
         super().__init__(module, make_optimizer)
         self.forward_module = self.ddp
@@ -133,8 +137,10 @@ class ClassicDataParallel(DataAxis):
         if self.rank:
             self.optimizer = None
             self._free_replica()
-        for parameter in self.unit.parameters:
+        self._hooks = [
             parameter.register_post_accumulate_grad_hook(self.unit.collect)
+            for parameter in self.unit.parameters
+        ]
 
     def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         if self.rank == 0:
@@ -182,6 +188,10 @@ class ClassicDataParallel(DataAxis):
         if self.rank:
             self._free_replica()
         return weights
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
     def _scatter(self, whole_batch: Tensor) -> Tensor:
         parts = [part.contiguous() for part in whole_batch.chunk(self.size)]

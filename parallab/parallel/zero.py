@@ -22,9 +22,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from parallab.parallel.collectives import all_gather_flat, reduce_scatter_flat
 from parallab.parallel.data import DataAxis, MakeOptimizer, Replicate, mesh_dim, share_of
 from parallab.parallel.flat import FlatUnit
+from parallab.parallel.renamed import all_gather_flat, reduce_scatter_flat
 
 Label = Callable[[Tensor, str], None]
 
@@ -63,9 +63,11 @@ class FlatShards(DataAxis):
         self.optimizer = make_optimizer([unit.shard for unit in self.units])
         self._last = True
         self._under_way: list[tuple[Shard, dist.Work, Tensor, Tensor]] = []
-        for unit in self.units:
-            for parameter in unit.parameters:
-                parameter.register_post_accumulate_grad_hook(self._completed(unit))
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._completed(unit))
+            for unit in self.units
+            for parameter in unit.parameters
+        ]
 
     def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
@@ -98,6 +100,10 @@ class FlatShards(DataAxis):
         for unit in self.units:
             unit.free_gradients()
             unit.shard.grad = None
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
 
     def _completed(self, unit: Shard) -> Callable[[Tensor], None]:
         def hook(parameter: Tensor) -> None:

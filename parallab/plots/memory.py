@@ -237,7 +237,9 @@ def _headings(figure: Figure, ax: Axes, shown: int, devices: list[str]) -> None:
     heading(ax, title, above_points=43)
     handles: list[Any] = [Patch(color=c, label=name) for name, c in CATEGORY_COLOURS.items()]
     handles.append(
-        Patch(facecolor=PAPER_GREY, edgecolor=GREY, linewidth=0.8, label="peak of untraced step")
+        Patch(
+            facecolor=PAPER_GREY, edgecolor=GREY, linewidth=0.8, label="untraced step, highest seen"
+        )
     )
     ax.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), fontsize=7.5,

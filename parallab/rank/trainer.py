@@ -94,10 +94,8 @@ class Trainer:
     def close(self) -> None:
         """Frees the model, the optimizer and the mesh. Safe to call twice."""
         self.meter.close()
-        for parameter in self.module.parameters() if "module" in self.__dict__ else ():
-            # Held in C++, where the collector sees no cycle.
-            if parameter._post_accumulate_grad_hooks:  # type: ignore[attr-defined, unused-ignore]
-                parameter._post_accumulate_grad_hooks.clear()
+        if "data" in self.__dict__:
+            self.data.close()
         for name in ("data", "module", "optimizer", "mesh"):
             self.__dict__.pop(name, None)
         # FSDP and DDP hold reference cycles, and with them threads and file descriptors.
