@@ -16,10 +16,10 @@ from parallab.cluster import Cluster
 def engines() -> Iterator[Cluster]:
     """Four CPU engines for the whole session; afterwards nothing of theirs may be left."""
     cluster = Cluster(4, "cpu")
-    processes = psutil.Process().children(recursive=True)
     folder = cluster_folder(cluster)
+    processes = processes_of(folder)
     yield cluster
-    processes += psutil.Process().children(recursive=True)
+    processes += processes_of(folder)
     cluster.shutdown()
     assert still_running(processes, seconds=5) == []
     assert not folder.exists()
@@ -69,6 +69,12 @@ def cluster_folder(cluster: Cluster) -> Path:
     """The private directory of a cluster of ours."""
     processes = cluster._pool._processes  # type: ignore[attr-defined]
     return Path(processes.directory)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """What the cluster with this directory has started, and what those have."""
+    started = [p for p in psutil.Process().children() if str(folder) in p.cmdline()]
+    return started + [child for p in started for child in p.children(recursive=True)]
 
 
 def still_running(processes: list[psutil.Process], seconds: float) -> list[psutil.Process]:
