@@ -34,6 +34,7 @@ OPERATIONS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter",
     "all_to_all", "send", "recv", "barrier",
 )  # fmt: skip
+_KNOWN = set(CATEGORIES)
 PHASES = ("forward", "backward", "optimizer")
 # DDP settles its buckets in the first steps and AdamW makes its state in the first; from this step
 # on, every step sends the same bytes.
@@ -116,7 +117,13 @@ class Step:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Step:
         """The inverse of `dataclasses.asdict`."""
+        for name in ("loss", "seconds"):
+            if not (data[name] is None or _is_number(data[name])):
+                raise TypeError(f"{name}={data[name]!r} is no number")
         memory = dict(data["memory"])
+        held = [memory["peak_bytes"], *memory.get("at_peak", {}).values()]
+        if not all(map(_is_number, held)) or not memory.get("at_peak", {}).keys() <= _KNOWN:
+            raise TypeError(f"memory of step {data['step']!r} is not bytes by category")
         phases = [PhaseMemory(**p) for p in memory.pop("phases", [])]
         rest = {k: v for k, v in data.items() if k not in ("memory", "communication", "spans")}
         return cls(
@@ -241,7 +248,7 @@ class Report:
             "model": self.model.to_dict(),
             "plan": self.plan.to_dict(),
             "environment": self.environment,
-            "ranks": [asdict(rank) for rank in self.ranks],
+            "ranks": [_rank_to_dict(rank) for rank in self.ranks],
         }
 
     @classmethod
@@ -282,7 +289,7 @@ class Report:
     def save(self, path: str | Path) -> Path:
         """Writes the Report as JSON and returns its path."""
         path = Path(path)
-        path.write_text(json.dumps(self.to_dict()), encoding="utf-8")
+        path.write_text(json.dumps(self.to_dict(), allow_nan=False), encoding="utf-8")
         return path
 
     @classmethod
@@ -294,7 +301,7 @@ class Report:
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ReportError(f"{path} cannot be read as a Report: {error}.") from error
         return cls.from_dict(data)
 
@@ -331,6 +338,19 @@ def mean_loss(losses: Iterable[float | None]) -> float:
     """The global loss: the mean over the ranks that computed one, NaN where none did."""
     known = [loss for loss in losses if loss is not None]
     return statistics.fmean(known) if known else math.nan
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _rank_to_dict(rank: Rank) -> dict[str, Any]:
+    """A rank as JSON-ready data: JSON knows no NaN, so a loss that is no number is null."""
+    data = asdict(rank)
+    for step in data["steps"]:
+        if step["loss"] is not None and not math.isfinite(step["loss"]):
+            step["loss"] = None
+    return data
 
 
 def sent(step: Step, kind: Literal["payload_bytes", "wire_bytes"]) -> int:

@@ -194,7 +194,7 @@ class Model:
             if (
                 isinstance(value, bool)
                 or not isinstance(value, int | float)
-                or not 0 < value < math.inf
+                or not 0 < value < 1e300
             ):
                 raise ModelError(f"{field}={value!r} must be a number above 0.")
         for field in ("qk_norm", "qkv_bias", "out_bias", "mlp_bias", "tied"):

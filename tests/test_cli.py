@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from parallab.cli import main, watch
 from parallab.cli.tables import report_text
 from parallab.cluster import Verification, room
 from parallab.progress import Progress
+from parallab.rank.corpus import Corpus
 from tests.recorded import recorded
 
 
@@ -36,6 +38,12 @@ class Recording(pl.Replay):
     def stop(self):
         self.stops += 1
         super().stop()
+
+    @property
+    def report(self):
+        """Of the steps that were played."""
+        ranks = [replace(rank, steps=rank.steps[: self._at]) for rank in self._report.ranks]
+        return replace(self._report, ranks=ranks)
 
 
 @pytest.fixture
@@ -102,8 +110,8 @@ def refused(capsys, *argv):
         ("run extra", "there is no argument extra here"),
         ("run --strat ddp", "there is no argument --strat ddp here"),
         ("models --model nano", "parallab models: error: there is no argument --model nano here"),
-        ("run --devices x", "argument --devices: invalid int value: 'x'"),
-        ("run --devices 2.5", "argument --devices: invalid int value: '2.5'"),
+        ("run --devices x", "argument --devices: x is not a whole number."),
+        ("run --devices 2.5", "argument --devices: 2.5 is not a whole number."),
         ("run --devices 0", "devices=0 must be a whole number from 1 to 65,536."),
         ("run --devices -3", "devices=-3 must be a whole number"),
         ("run --devices 99999999999", "devices=99999999999 must be a whole number"),
@@ -114,29 +122,85 @@ def refused(capsys, *argv):
         ("run --devices 4 --batch 8 --micro-batches 3", "choose a batch of 12 or 24."),
         ("run --seq 4096", "seq=4096 is longer than the 2048 tokens that mini has positions for"),
         ("run --seq -1", "seq=-1 must be a whole number"),
-        ("run --steps 0", "steps=0 must be a whole number from 1 to 100,000."),
-        ("run --steps many", "argument --steps: invalid"),
-        ("run --trace-every 0", "argument --trace-every: 0 is not a whole number from 1."),
+        ("run --steps 0", "argument --steps: 0 is not a whole number from 1 to 100,000."),
+        ("run --steps 1e9", "argument --steps: 1e9 is not a whole number from 1 to 100,000."),
+        ("run --steps 100001", "argument --steps: 100001 is not a whole number from 1 to 100,000."),
+        (
+            "run --trace-every 0",
+            "argument --trace-every: 0 is not a whole number from 1 to 100,000.",
+        ),
+        ("run --trace-every x", "argument --trace-every: x is not a whole number from 1 to"),
         ("run --seed -1", "argument --seed: -1 is not a whole number from 0 to 2,147,483,647."),
+        ("run --seed x", "argument --seed: x is not a whole number from 0 to 2,147,483,647."),
         ("run --precision fp16", "argument --precision: invalid choice: 'fp16'"),
         ("run --recompute some", "argument --recompute: invalid choice: 'some'"),
         ("run --optimizer lion", "argument --optimizer: invalid choice: 'lion'"),
         ("run --device tpu", "argument --device: invalid choice: 'tpu'"),
         ("run --text /no/such/file", "/no/such/file cannot be read: No such file or directory."),
-        ("run --text /", "/ cannot be read: Is a directory."),
+        ("run --text /", "The text / is a directory, pipe or device, not a file."),
+        ("run --text /dev/zero", "The text /dev/zero is a directory, pipe or device, not a file."),
         ("run --json /no/such/r.json", "/no/such/r.json cannot be written: No such file or dir"),
         ("run --json /", "/ cannot be written: Is a directory."),
+        ("run --json /dev/full", "/dev/full is a pipe or device, not a file."),
         ("run --plot /no/such/r.png", "/no/such/r.png cannot be written"),
         ("run --plot r.txt", "r.txt is no picture's name: it must end in .png, .pdf, .svg."),
         ("verify --json r.json", "there is no argument --json r.json here"),
         ("verify --strategy zero9", "parallab verify: error: argument --strategy"),
-        ("lab --port 99999", "99999 is not a port: they go from 0 to 65535."),
+        ("lab --port 99999", "argument --port: 99999 is not a whole number from 0 to 65,535."),
+        ("lab --port x", "argument --port: x is not a whole number from 0 to 65,535."),
         ("lab /no/such.ipynb", "parallab lab: error: There is no notebook /no/such.ipynb."),
     ],
 )
 def test_refused_with_one_line(capsys, stand_in, argv, message):
     assert message in refused(capsys, *argv.split())
     assert stand_in.clusters == []
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (0, "argument --text: The text text.txt is empty."),
+        (128, "text.txt holds 128 bytes, and one sequence needs 129; choose a longer text or"),
+        (2**30 + 1, "text.txt holds 1,073,741,825 bytes, and every rank holds all of it; choose"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "verify"])
+def test_a_text_of_a_size_that_cannot_work(
+    capsys, stand_in, tmp_path, monkeypatch, command, size, message
+):
+    monkeypatch.chdir(tmp_path)
+    with open("text.txt", "wb") as file:  # noqa: PTH123
+        file.truncate(size)
+    assert message in refused(capsys, command, "--text", "text.txt")
+    assert stand_in.clusters == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_text_that_may_not_be_read(capsys, stand_in, tmp_path):
+    text = tmp_path / "text.txt"
+    text.touch(0o000)
+    assert "cannot be read: Permission denied." in refused(capsys, "run", "--text", str(text))
+
+
+@pytest.mark.timeout(20)  # opened, a pipe without another end would wait for ever
+def test_pipes_are_refused(capsys, stand_in, tmp_path):
+    pipe = str(tmp_path / "pipe.png")
+    os.mkfifo(pipe)
+    for flag in ("--json", "--plot"):
+        assert f"{pipe} is a pipe or device" in refused(capsys, "run", flag, pipe)
+    assert f"The text {pipe} is a directory, pipe or" in refused(capsys, "run", "--text", pipe)
+    with pytest.raises(pl.CorpusError, match="is a directory, pipe or device"):
+        Corpus(pipe, 256, 0)
+    assert stand_in.clusters == []
+
+
+def test_one_file_for_two_results(capsys, stand_in, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    argv = ["run", "--json", "r.png", "--plot", str(tmp_path / "r.png")]
+    err = refused(capsys, *argv)
+    assert f"--json and --plot would both write {tmp_path / 'r.png'}; name two files." in err
+    assert stand_in.clusters == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_no_command_shows_the_help(capsys):
@@ -173,7 +237,7 @@ def test_run_prints_a_table_and_nothing_else(capsys, stand_in):
 
 def test_flags_reach_the_cluster(stand_in, tmp_path):
     text = tmp_path / "text.txt"
-    text.write_text("words")
+    text.write_text("words " * 20)
     argv = (
         "run --model micro --strategy zero3 --devices 3 --batch 12 --seq 32 --micro-batches 2 "
         "--precision bf16 --recompute full --optimizer sgd --steps 7 --seed 9 --trace-every 2 "
@@ -192,7 +256,7 @@ def test_flags_reach_the_cluster(stand_in, tmp_path):
 
 
 def test_a_text_is_named_from_the_root(stand_in, tmp_path, monkeypatch):
-    (tmp_path / "text.txt").write_text("words")
+    (tmp_path / "text.txt").write_text("words " * 40)
     monkeypatch.chdir(tmp_path)
     assert main(["run", "--text", "text.txt"]) == 0
     assert stand_in.submitted[0][3]["text"] == str(tmp_path / "text.txt")
@@ -262,6 +326,25 @@ def test_failures(capsys, stand_in, error, status, verbose):
     line = " ".join(str(error).split())
     details = "Traceback of rank 2\n" if verbose and isinstance(error, pl.RankError) else ""
     assert err == f"a library's chatter\nparallab run: error: {line}\n{details}"
+    assert stand_in.shut_down == 1
+
+
+@pytest.mark.parametrize("target", ["-", "r.json"])
+def test_a_failure_keeps_what_was_finished(capsys, stand_in, tmp_path, monkeypatch, target):
+    polls = iter([None, None, pl.RankError("Rank 2 failed: no memory.", 2)])
+
+    def fail_at_the_third():
+        if error := next(polls):
+            raise error
+
+    stand_in.on_poll = fail_at_the_third
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--json", target]) == 1
+    out, err = capsys.readouterr()
+    assert "in 2 steps, measured" in (err if target == "-" else out)
+    assert err.splitlines()[-1] == "parallab run: error: Rank 2 failed: no memory."
+    saved = json.loads(out if target == "-" else (tmp_path / target).read_text())
+    assert pl.Report.from_dict(saved).steps == 2
     assert stand_in.shut_down == 1
 
 
@@ -382,6 +465,16 @@ def test_the_bar_is_drawn_on_a_terminal_only(stand_in, monkeypatch):
     assert "loss 5.1000" in drawn
 
 
+def test_the_status_line_ends_with_its_block(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with watch.status_line() as say:
+        say("Starting engines 1/2")
+    say("2 engines are ready")
+    assert terminal.getvalue() == "\r\x1b[KStarting engines 1/2\r\x1b[K"
+
+
 def test_follow_waits_for_the_end(monkeypatch):
     states = iter(["starting", "running", "running", "done"])
     run = SimpleNamespace(
@@ -477,3 +570,59 @@ def test_a_reader_that_goes_away_is_no_error():
         )  # fmt: skip
     assert done.stderr == b""
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_error(closed):
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m parallab models {closed}', sys.executable],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert done.stdout.startswith("model ") == (closed == "2>&-")
+
+
+def test_an_error_without_standard_error_stays_off_standard_output():
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m parallab run --batch 3 2>&-', sys.executable],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+INTERRUPTED_IMPORT = """
+import runpy, sys
+
+class CtrlC:
+    def find_spec(self, name, *_):
+        if name == "parallab.cli.measure":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+"""
+
+
+@pytest.mark.parametrize(
+    "start", ["runpy.run_module('parallab', run_name='__main__')", "from parallab.cli import main"]
+)
+def test_ctrl_c_while_modules_are_loaded(start):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IMPORT + start], capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_while_the_command_line_is_read(capfd, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["parallab.cli.main"], "make_parser", interrupted)
+    assert main(["models"]) == 130
+    assert capfd.readouterr() == ("", "")
+
+
+def test_checking_the_command_line_loads_no_torch():
+    code = "import sys, parallab.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

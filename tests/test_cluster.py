@@ -19,7 +19,7 @@ from parallab.cluster import Cluster
 from parallab.cluster import room as room_module
 from parallab.progress import Progress
 from parallab.rank.corpus import Corpus
-from tests.conftest import cluster_folder
+from tests.conftest import cluster_folder, processes_of
 
 pytestmark = pytest.mark.engines
 
@@ -235,8 +235,14 @@ def test_verify_names_the_first_tensor_that_diverges(cluster, sabotage):
         ({"seed": -1}, pl.PlanError, "seed=-1 must be a whole number from 0"),
         ({"trace_every": 0}, pl.PlanError, "trace_every=0 must be a whole number from 1"),
         ({"text": "/no/such/text"}, pl.CorpusError, "/no/such/text cannot be read: No such file"),
-        ({"text": "/dev/null"}, pl.CorpusError, "/dev/null is empty"),
-        ({"model": "llama-3.1-405b"}, pl.PlanError, r"needs [\d,.]+ GiB .* of all 4 ranks, and "),
+        ({"seed": 2**31}, pl.PlanError, "seed=2147483648 must .* from 0 to 2,147,483,647"),
+        ({"text": 5}, pl.CorpusError, "text=5 is not the path of a text file"),
+        ({"text": "/dev/null"}, pl.CorpusError, "/dev/null is a directory, pipe or device"),
+        (
+            {"model": "llama-3.1-405b"},
+            pl.PlanError,
+            r"needs at least [\d,.]+ GiB .* of all 4 ranks",
+        ),
         ({"plan": ("ddp", 4, 4096)}, pl.PlanError, "seq=4096 is longer than the 1024"),
     ],
 )
@@ -248,6 +254,13 @@ def test_what_cannot_work_is_refused_before_anything_starts(cluster, changes, ki
     with pytest.raises(kind, match=sentence):
         cluster.submit(model, asked, **{"steps": 1, **changes})
     assert cluster._run is before
+
+
+def test_what_is_no_model_and_no_plan_is_told(cluster):
+    with pytest.raises(pl.ModelError, match=r"model='nano' is not a Model; Model\('nano'\)"):
+        cluster.run("nano", plan())
+    with pytest.raises(pl.PlanError, match=r"plan=None is not a Plan; Plan\('ddp', devices=4\)"):
+        cluster.run(NANO, None)
 
 
 def test_a_model_that_is_too_large_is_told_what_fits():
@@ -270,7 +283,7 @@ def test_how_it_looks(cluster):
 
 def test_nothing_listens_beyond_this_machine_and_logs_are_private(cluster):
     cluster.run(NANO, plan(), steps=1)  # the process group stays, with its sockets
-    processes = psutil.Process().children(recursive=True)
+    processes = processes_of(cluster_folder(cluster))
     listening = [
         connection.laddr.ip
         for process in processes
@@ -310,3 +323,17 @@ def test_attaching_to_engines_that_are_not_ours(cluster):
     assert [a == b for a, b in zip(before, pids(cluster), strict=True)] == [True, False, True, True]
     with pytest.raises(pl.ClusterError, match=r"nowhere\.json does not exist"):
         Cluster.attach("/tmp/nowhere.json")
+
+
+def test_what_is_not_a_cluster_is_not_attached_to(tmp_path):
+    file = tmp_path / "report.json"
+    for text in ('{"schema": 1, "cluster": {}}', "[]", "no JSON"):
+        file.write_text(text)
+        with pytest.raises(pl.ClusterError, match=r"report\.json is not the file of a cluster"):
+            Cluster.attach(file)
+    with pytest.raises(pl.ClusterError, match="5 is nothing to attach to"):
+        Cluster.attach(5)
+
+
+def test_the_nursery_starts_without_a_word(cluster):
+    assert (cluster_folder(cluster) / "nursery.log").read_text() == ""

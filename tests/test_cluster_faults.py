@@ -6,14 +6,13 @@ import os
 import signal
 import time
 
-import psutil
 import pytest
 
 import parallab as pl
 from parallab.cluster import LiveRun, calls
 from parallab.cluster.calls import explain
 from parallab.cluster.run import check_texts
-from tests.conftest import still_running
+from tests.conftest import cluster_folder, processes_of, still_running
 
 pytestmark = pytest.mark.engines
 
@@ -93,7 +92,7 @@ def test_a_rank_that_raises_while_building(cluster, sabotage):
         cluster.run(NANO, PLAN, steps=2)
 
 
-def test_a_request_that_only_an_engine_can_refuse_keeps_its_kind(cluster, tmp_path):
+def test_a_text_that_is_too_short_is_refused(cluster, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("too short")
     with pytest.raises(pl.CorpusError, match="holds 9 bytes, and one sequence needs 33"):
@@ -158,12 +157,13 @@ def test_an_engine_that_is_frozen(cluster):
     assert 1 in restarted(cluster, before)
 
 
-def test_when_the_controller_is_killed_everything_ends_and_comes_back(cluster):
-    processes = psutil.Process().children(recursive=True)
+@pytest.mark.parametrize("name", ["controller", "nursery"])
+def test_when_one_that_all_need_is_killed_everything_ends_and_comes_back(cluster, name):
+    processes = processes_of(cluster_folder(cluster))
     before = pids(cluster)
     run = after_some_steps(cluster.submit(NANO, PLAN, steps=50_000))
-    cluster._pool._processes._controller.kill()
-    with pytest.raises(pl.ClusterError, match=r"controller died in step.*next run restarts it"):
+    getattr(cluster._pool._processes, f"_{name}").kill()
+    with pytest.raises(pl.ClusterError, match=rf"{name}.* died in step.*next run restarts it"):
         run.result(30)
     assert run.report.steps >= 2
     assert still_running(processes, seconds=10) == []

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -16,8 +19,8 @@ from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
 
 import parallab as pl
-from parallab.cluster import Cluster, gpus, leases, places, room
-from tests.conftest import still_running
+from parallab.cluster import Cluster, directory, gpus, interrupts, leases, places, room
+from tests.conftest import cluster_folder, still_running
 
 RUN = "cluster.run(pl.Model('nano'), pl.Plan('ddp', 2, batch=4, seq=32), steps=2)"
 
@@ -162,6 +165,73 @@ def test_an_engine_that_cannot_start_is_told_and_nothing_is_left(monkeypatch, tm
     assert psutil.Process().children() == before
 
 
+@pytest.mark.engines
+def test_a_second_ctrl_c_does_not_end_the_end(monkeypatch):
+    small = Cluster(1, "cpu")
+    folder, processes = cluster_folder(small), small._pool._processes
+    kill = processes.kill
+
+    def interrupted(ranks):
+        signal.raise_signal(signal.SIGINT)
+        kill(ranks)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(processes, "kill", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        small.shutdown()
+    assert not folder.exists()
+    assert small._pool._processes is None
+    assert processes._nursery.returncode == processes._controller.returncode == -signal.SIGKILL
+
+
+def test_ctrl_c_comes_when_the_block_is_over():
+    done = []
+
+    @interrupts.uninterrupted()
+    def outer() -> None:
+        with interrupts.uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            done.append("inner")
+        done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        outer()
+    assert done == ["inner", "outer"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_forgotten_directory_goes_when_the_next_one_is_made(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = python("-c", "")
+    ended.communicate()
+    here = socket.gethostname()
+    owners = {
+        "forgotten": f"{here} {ended.pid}",
+        "in-use": f"{here} {os.getpid()}",
+        "elsewhere": f"another-host {ended.pid}",
+        "half-written": f"{here} ",
+        "no-owner": None,
+    }
+    for name, owner in owners.items():
+        folder = tmp_path / f"parallab-{name}"
+        (folder / "security").mkdir(parents=True)
+        if owner is not None:
+            (folder / directory.OWNER).write_text(owner)
+    (tmp_path / "parallab-link").symlink_to(tmp_path / "parallab-forgotten")
+    made = directory.make()
+    left = {path.name.removeprefix("parallab-") for path in tmp_path.iterdir()} - {"link"}
+    assert left == {*owners, made.name.removeprefix("parallab-")} - {"forgotten"}
+    assert (made / directory.OWNER).read_text() == owners["in-use"]
+
+    with monkeypatch.context() as another_user:
+        (made / directory.OWNER).write_text(owners["forgotten"])
+        another_user.setattr(os, "getuid", lambda: -1)
+        directory.remove_forgotten()
+        assert made.exists()
+    directory.remove_forgotten()
+    assert not made.exists()
+
+
 def alive(pids: str) -> list[psutil.Process]:
     """The processes of a printed list that still run."""
     numbers = [int(pid) for pid in pids.strip(" []\n").split(",")]
@@ -177,7 +247,7 @@ def test_a_number_of_engines_that_is_none(n):
         Cluster(n)
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("timeout", [0, -1.0, float("inf"), float("nan"), "x", None, True])
 def test_a_timeout_that_is_none(timeout):
     with pytest.raises(pl.PlanError, match=r"must be a number of seconds greater than 0"):
         Cluster(1, timeout=timeout)

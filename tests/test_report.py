@@ -21,6 +21,7 @@ from parallab.report import (
     sent,
     total_communication,
 )
+from tests.synthetic import fake_report
 
 
 def step(index, *, rank=0, loss=2.0, seconds=0.1, traced=False, peak=100):
@@ -254,13 +255,37 @@ def test_no_such_file(tmp_path):
         pl.Report.load(tmp_path)
 
 
-def test_losses_that_are_not_numbers_survive_the_round_trip(report, tmp_path):
-    report.ranks[0].steps[0].loss = math.inf
-    loaded = pl.Report.load(report.save(tmp_path / "r.json"))
-    assert loaded.ranks[0].steps[0].loss == math.inf
-
-
 def test_plot_is_the_plots_figure(report, monkeypatch):
     drawn = SimpleNamespace(plot_report=lambda r: ("figure", r))
     monkeypatch.setitem(__import__("sys").modules, "parallab.plots", drawn)
     assert report.plot() == ("figure", report)
+
+
+def test_a_loss_that_is_no_number_is_null_in_json(tmp_path):
+    report = fake_report(steps=2)
+    report.ranks[0].steps[1].loss = math.nan
+    loaded = pl.Report.load(report.save(tmp_path / "r.json"))
+    assert loaded.ranks[0].steps[1].loss is None
+    assert "NaN" not in (tmp_path / "r.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda step: step.update(loss="x"),
+        lambda step: step.update(seconds=True),
+        lambda step: step["memory"].update(peak_bytes="x"),
+        lambda step: step["memory"]["at_peak"].update(nonsense=1),
+    ],
+)
+def test_values_of_another_kind_are_damage(damage):
+    data = fake_report(steps=1).to_dict()
+    damage(data["ranks"][0]["steps"][0])
+    with pytest.raises(pl.ReportError, match="damaged"):
+        pl.Report.from_dict(data)
+
+
+def test_a_file_nested_too_deeply_is_no_report(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 200_000 + "]" * 200_000)
+    with pytest.raises(pl.ReportError, match="cannot be read"):
+        pl.Report.load(tmp_path / "deep.json")

@@ -52,7 +52,7 @@ def test_verify_passes():
     assert done.stdout.startswith("zero2 on 2 trains the same model as one device.")
 
 
-def test_a_failure_on_a_rank_is_one_line(tmp_path):
+def test_a_text_that_is_too_short_is_one_line(tmp_path):
     text = tmp_path / "short.txt"
     text.write_text("too short")
     done = parallab(f"run --model nano --devices 2 --device cpu --json - --text {text}")

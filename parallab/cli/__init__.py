@@ -4,6 +4,11 @@
 file. What a person reads goes to standard output, what happens meanwhile to standard error.
 """
 
-from parallab.cli.main import main
+import sys
+
+try:
+    from parallab.cli.main import main
+except KeyboardInterrupt:  # Ctrl-C while the modules are being loaded
+    sys.exit(130)
 
 __all__ = ["main"]

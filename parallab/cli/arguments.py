@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeAlias
 
 from parallab.catalog import STRATEGIES
-from parallab.plan import CHOICES, MAX_SEED, Plan, check_steps
+from parallab.errors import CorpusError
+from parallab.plan import CHOICES, MAX_SEED, MAX_STEPS, Plan
+from parallab.rank.corpus import check_text
 from parallab.spec import PRESETS, Model
 
 FIGURE_SUFFIXES = (".png", ".pdf", ".svg")
@@ -39,27 +43,28 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what is trained")
     what.add_argument("--model", type=_model, default="mini", metavar="NAME",
                       help="a preset; `parallab models` lists them (mini)")  # fmt: skip
-    what.add_argument("--text", type=_readable, metavar="FILE",
+    what.add_argument("--text", type=_text, metavar="FILE",
                       help="text to train on (the standard library's sources)")  # fmt: skip
-    what.add_argument("--seed", type=_seed, default=0, help="of weights and batches (0)")
+    what.add_argument("--seed", type=whole_number(0, MAX_SEED), default=0, metavar="N",
+                      help="of weights and batches (0)")  # fmt: skip
 
     how = parser.add_argument_group("how it is split")
     how.add_argument("--strategy", type=_strategy, default="ddp", metavar="NAME",
                      help="`parallab strategies` explains them (ddp)")  # fmt: skip
-    how.add_argument("--devices", type=int, metavar="N",
+    how.add_argument("--devices", type=whole_number(), metavar="N",
                      help=f"ranks (the free GPUs, or {DEFAULT_DEVICES} on the CPU)")  # fmt: skip
     for axis in AXES:
-        how.add_argument(f"--{axis}", type=int, metavar="N",
+        how.add_argument(f"--{axis}", type=whole_number(), metavar="N",
                          help=f"degree of the {AXIS_NAMES[axis]} axis")  # fmt: skip
     how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                      help="where the ranks run (auto: free GPUs, else the CPU)")  # fmt: skip
 
     step = parser.add_argument_group("one step")
-    step.add_argument("--batch", type=int, metavar="N",
+    step.add_argument("--batch", type=whole_number(), metavar="N",
                       help="sequences over all ranks (2 per rank and micro-batch)")  # fmt: skip
-    step.add_argument("--seq", type=int, default=128, metavar="N",
+    step.add_argument("--seq", type=whole_number(), default=128, metavar="N",
                       help="tokens per sequence (128)")  # fmt: skip
-    step.add_argument("--micro-batches", type=int, default=1, metavar="N",
+    step.add_argument("--micro-batches", type=whole_number(), default=1, metavar="N",
                       help="parts of a rank's share, added up before one update (1)")  # fmt: skip
     for name, allowed in CHOICES.items():
         step.add_argument(f"--{name}", choices=allowed, default=allowed[0],
@@ -70,7 +75,7 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_steps_flag(parser: argparse.ArgumentParser, default: int) -> None:
     """How many steps to train."""
-    parser.add_argument("--steps", type=_steps, default=default, metavar="N",
+    parser.add_argument("--steps", type=whole_number(1, MAX_STEPS), default=default, metavar="N",
                         help=f"training steps ({default})")  # fmt: skip
 
 
@@ -88,6 +93,7 @@ def model_and_plan(args: argparse.Namespace) -> tuple[Model, Plan]:
 
     Raises:
         ModelError, PlanError: it cannot work.
+        CorpusError: the text is shorter than one sequence.
     """
     model = Model(args.model)
     degrees = {axis: getattr(args, axis) for axis in AXES}
@@ -101,15 +107,32 @@ def model_and_plan(args: argparse.Namespace) -> tuple[Model, Plan]:
         **{name: getattr(args, name) for name in CHOICES},
     )
     plan.check(model)
+    check_text(args.text, plan.seq)
     return model, plan
 
 
-def positive(text: str) -> int:
-    """A flag's value as a whole number from 1."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not a whole number from 1.")
-    return number
+def check_outputs(args: argparse.Namespace) -> None:
+    """Refuses one file for both the Report and its picture."""
+    if args.json in (None, "-") or args.plot is None:
+        return
+    if Path(args.json).resolve() == Path(args.plot).resolve():
+        args.parser.error(f"--json and --plot would both write {args.plot}; name two files.")
+
+
+def whole_number(least: float = -math.inf, most: float = math.inf) -> Callable[[str], int]:
+    """The type of a flag that takes a whole number; without limits, Plan has the say."""
+    limits = f" from {least:,} to {most:,}" if math.isfinite(most) else ""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = None
+        if number is None or not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not a whole number{limits}.")
+        return number
+
+    return parse
 
 
 def _devices(args: argparse.Namespace, degrees_given: bool) -> int | None:
@@ -141,29 +164,13 @@ def _strategy(name: str) -> str:
     return _one_of("strategy", name, STRATEGIES)
 
 
-def _seed(text: str) -> int:
-    seed = int(text)
-    if not 0 <= seed <= MAX_SEED:
-        raise argparse.ArgumentTypeError(f"{seed} is not a whole number from 0 to {MAX_SEED:,}.")
-    return seed
-
-
-def _steps(text: str) -> int:
-    try:
-        return check_steps(int(text))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _readable(name: str) -> str:
+def _text(name: str) -> str:
     """A text file's absolute path: engines have another working directory."""
-    path = Path(name).resolve()
     try:
-        with path.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise argparse.ArgumentTypeError(f"{name} cannot be read: {error.strerror}.") from None
-    return str(path)
+        check_text(name)
+    except CorpusError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return str(Path(name).absolute())
 
 
 def _json_target(name: str) -> str:
@@ -181,11 +188,14 @@ def _figure_target(name: str) -> str:
 def _writable(name: str) -> str:
     """The file's name, after it was opened for writing and left as it was."""
     path = Path(name)
-    new = not path.exists()
     try:
+        new = not path.exists()
+        if not new and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            # Opening a pipe would wait for its reader.
+            raise argparse.ArgumentTypeError(f"{name} is a pipe or device, not a file.")
         path.open("ab").close()
+        if new:
+            path.resolve().unlink()  # a link that led nowhere stays
     except OSError as error:
         raise argparse.ArgumentTypeError(f"{name} cannot be written: {error.strerror}.") from None
-    if new:
-        path.unlink()
     return name

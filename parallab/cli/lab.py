@@ -10,7 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import parallab
-from parallab.cli.arguments import Commands, add_command
+from parallab.cli.arguments import Commands, add_command, whole_number
 from parallab.errors import PlanError
 
 LABS = Path(parallab.__file__).parents[1] / "labs"
@@ -25,7 +25,8 @@ def add_commands(commands: Commands) -> None:
     parser.epilog = "Other arguments go to JupyterLab, as --name=value."
     parser.add_argument("notebook", nargs="?", type=Path, default=FIRST_LAB, metavar="NOTEBOOK")
     parser.add_argument("--no-browser", action="store_true", help="only print the address")
-    parser.add_argument("--port", type=_port, help="JupyterLab's own choice unless given")
+    parser.add_argument("--port", type=whole_number(0, 65_535), metavar="N",
+                        help="JupyterLab's own choice unless given")  # fmt: skip
 
 
 def open_lab(args: argparse.Namespace) -> int:
@@ -60,10 +61,3 @@ def jupyter_command(args: argparse.Namespace) -> list[str]:
         print("You are root, so JupyterLab gets --allow-root.", file=sys.stderr)
         command.append("--allow-root")
     return [*command, *args.rest]
-
-
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65_535:
-        raise argparse.ArgumentTypeError(f"{port} is not a port: they go from 0 to 65535.")
-    return port

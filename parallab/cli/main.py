@@ -9,6 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import parallab
@@ -32,6 +33,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments after the program's name; the process's own unless given.
     """
+    replace_closed_streams()
+    try:
+        return dispatch(argv)
+    except KeyboardInterrupt:  # before there was a command to speak for
+        return INTERRUPTED
+
+
+def dispatch(argv: Sequence[str] | None) -> int:
+    """Parses, calls the command, and turns its errors into a line and an exit status."""
     parser = make_parser()
     args, rest = parser.parse_known_args(argv)
     if args.command is None:
@@ -57,6 +67,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return complain(args, error, FAILED)
     return status
+
+
+def replace_closed_streams() -> None:
+    """Gives the streams that the shell closed (`>&-`) to the null device; Python has None there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
 
 
 def complain(args: argparse.Namespace, error: Exception | str, status: int) -> int:

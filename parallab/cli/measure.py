@@ -16,12 +16,13 @@ from parallab.cli.arguments import (
     add_output_flags,
     add_plan_flags,
     add_steps_flag,
+    check_outputs,
     model_and_plan,
-    positive,
+    whole_number,
 )
 from parallab.cli.tables import report_text
 from parallab.errors import ClusterError
-from parallab.plan import Plan
+from parallab.plan import MAX_STEPS, Plan
 from parallab.report import Report
 from parallab.spec import Model
 
@@ -37,7 +38,7 @@ def add_commands(commands: Commands) -> None:
     )
     add_plan_flags(run)
     add_steps_flag(run, default=5)
-    run.add_argument("--trace-every", type=positive, default=5, metavar="N",
+    run.add_argument("--trace-every", type=whole_number(1, MAX_STEPS), default=5, metavar="N",
                      help="follow memory by category in every N-th step (5)")  # fmt: skip
     add_output_flags(run)
 
@@ -56,9 +57,10 @@ def measure(args: argparse.Namespace) -> int:
     """
     from parallab.cli.watch import follow
 
+    check_outputs(args)
     model, plan = model_and_plan(args)
     # Whatever a library prints meanwhile must not end up in the JSON.
-    with redirect_stdout(sys.stderr), engines(model, plan, args.device) as cluster:
+    with redirect_stdout(sys.stderr), engines(model, plan, device=args.device) as cluster:
         run = cluster.submit(
             model, plan, args.steps, seed=args.seed, text=args.text, trace_every=args.trace_every
         )
@@ -78,15 +80,16 @@ def measure(args: argparse.Namespace) -> int:
 def compare_with_one_device(args: argparse.Namespace) -> int:
     """Runs the plan beside a single device; exit status 1 where they differ."""
     model, plan = model_and_plan(args)
-    with redirect_stdout(sys.stderr), engines(model, plan, args.device) as cluster:
+    both = (plan, plan.alone())
+    with redirect_stdout(sys.stderr), engines(model, *both, device=args.device) as cluster:
         found = cluster.verify(model, plan, steps=args.steps, seed=args.seed, text=args.text)
     print(found)
     return 0 if found.ok else 1
 
 
 @contextmanager
-def engines(model: Model, plan: Plan, device: Device) -> Iterator[Cluster]:
-    """Engines for the plan, ended afterwards.
+def engines(model: Model, *plans: Plan, device: Device) -> Iterator[Cluster]:
+    """Engines for the first plan, ended afterwards; the others run on them one after the other.
 
     Raises:
         PlanError: the model does not fit; said before engines are started for nothing.
@@ -95,9 +98,10 @@ def engines(model: Model, plan: Plan, device: Device) -> Iterator[Cluster]:
     from parallab.cluster import Cluster, gpus, room
 
     if device == "cpu" or not gpus.present():
-        room.check_fits(model, plan, room.available_bytes(), shared=True)
+        for plan in plans:
+            room.check_fits(model, plan, room.available_bytes(), shared=True)
     with status_line() as say:
-        cluster = Cluster(plan.devices, device, on_status=say)
+        cluster = Cluster(plans[0].devices, device, on_status=say)
     with cluster:
         yield cluster
 

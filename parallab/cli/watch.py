@@ -78,13 +78,23 @@ def follow(run: Run) -> tuple[Report, bool]:
 
 @contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows one changing line, on a terminal, for as long as the block runs."""
+    """A function that shows one changing line, on a terminal, for as long as the block runs.
+
+    Whoever keeps the function may go on calling it; nothing is shown then.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
+    shown = True
+
+    def say(line: str) -> None:
+        if shown:
+            print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+
     try:
-        yield lambda line: print(f"{CLEAR}{line}", end="", file=sys.stderr, flush=True)
+        yield say
     finally:
+        shown = False
         print(CLEAR, end="", file=sys.stderr, flush=True)
 
 

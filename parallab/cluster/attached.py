@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from parallab.cluster.pool import Pool, name_ranks
 from parallab.errors import ClusterError, PlanError
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from ipyparallel import Client
 
     from parallab.cluster.places import Device
+
+# What every client's connection file holds, whoever wrote it.
+CONNECTION_KEYS = {"interface", "registration", "task_scheme"}
 
 
 class AttachedPool(Pool):
@@ -121,13 +125,22 @@ def connect(
         except OSError as error:
             raise ClusterError(f"There is no cluster to attach to: {error}.") from error
         path = _client_file(security, cluster_id)
+    elif isinstance(target, str | os.PathLike):
+        path = _client_file_of(Path(target).expanduser())
     else:
-        path = Path(target).expanduser()
-        path = _client_file_of(path)
+        raise ClusterError(
+            f"{target!r} is nothing to attach to; a Client, or the path of a cluster file or of a "
+            "client's connection file, would work."
+        )
     if not path.is_file():
         raise ClusterError(
             f"There is no cluster to attach to: {path} does not exist. Start one, for example with "
             "`ipcluster start -n 4`, or name its profile or its file."
+        )
+    if not _json(path).keys() >= CONNECTION_KEYS:
+        raise ClusterError(
+            f"{path} is not the file of a cluster; a cluster file (`cluster-….json`) or a client's "
+            "connection file (`ipcontroller-…-client.json`) would work."
         )
     try:
         return ipyparallel.Client(str(path)), True
@@ -137,14 +150,19 @@ def connect(
 
 def _client_file_of(path: Path) -> Path:
     """The connection file of a cluster file; any other path is one already."""
+    cluster = _json(path).get("cluster")
+    if not isinstance(cluster, dict) or not cluster.keys() >= {"profile_dir", "cluster_id"}:
+        return path
+    return _client_file(Path(cluster["profile_dir"]) / "security", cluster["cluster_id"])
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """What a file holds; empty where that is no JSON object."""
     try:
         about = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
-        return path
-    if not isinstance(about, dict) or "cluster" not in about:
-        return path
-    cluster = about["cluster"]
-    return _client_file(Path(cluster["profile_dir"]) / "security", cluster["cluster_id"])
+    except (OSError, ValueError):  # no such file, not text, not JSON
+        return {}
+    return about if isinstance(about, dict) else {}
 
 
 def _client_file(security: Path, cluster_id: str) -> Path:

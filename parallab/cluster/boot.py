@@ -1,4 +1,4 @@
-"""How every process of a cluster starts: `python -m parallab.cluster.boot ROLE CLIENT DIRECTORY`.
+"""How every process of a cluster starts: `main`, with ROLE CLIENT DIRECTORY as its arguments.
 
     client ── controller          ipyparallel's, in the middle of all messages
            └─ nursery ── engine 0, engine 1, …
@@ -32,9 +32,9 @@ FORK_SAFE = "PYTORCH_NVML_BASED_CUDA_CHECK"
 ENGINE_MODULES = ("torch", "torch.distributed", "parallab.rank.trainer", "ipyparallel.engine.app")
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Becomes the controller or the nursery; returns only when that ends."""
-    role, client, directory = arguments
+    role, client, directory = sys.argv[1:]
     os.umask(0o077)
     become = {"controller": become_controller, "nursery": become_nursery}[role]
     become(int(client), Path(directory))
@@ -168,7 +168,3 @@ def watch_parent(parent: int, end: Callable[[], None]) -> None:
         end()
 
     threading.Thread(target=watch, daemon=True, name="parallab-guard").start()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from parallab import errors
-from parallab.cluster.pool import CONTROLLER_DIED, Pool, name_ranks
+from parallab.cluster.pool import CONTROLLER_DIED, NURSERY_DIED, Pool, name_ranks
 from parallab.errors import ClusterError, ParallabError, RankError
 
 if TYPE_CHECKING:
@@ -100,8 +100,9 @@ def explain(
     """
     gone = {rank: told for rank, told in failures.items() if "lost" in told}
     first = {rank: told for rank, told in failures.items() if not _secondary(told)}
-    if CONTROLLER_DIED in (told["lost"] for told in gone.values()):
-        return ClusterError(f"The cluster's controller died {where}; the next run restarts it.")
+    for lost, name in ((CONTROLLER_DIED, "controller"), (NURSERY_DIED, "nursery of engines")):
+        if lost in (told["lost"] for told in gone.values()):
+            return ClusterError(f"The cluster's {name} died {where}; the next run restarts it.")
     if gone:
         rank = min(gone)
         what = gone[rank]["lost"]

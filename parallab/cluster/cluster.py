@@ -234,6 +234,7 @@ class Cluster:
         options = check_request(self._pool, model, plan, seed, text)
         with self._claim:
             self._check_free()
+            self._check_room(model, plan.alone())  # rank 0 trains it when the plan's own is done
             self._check_room(model, plan)
             self._verifying = True
         try:
@@ -378,8 +379,8 @@ class Cluster:
         return health_table(repr(self)[1:-1], self.health())
 
 
-def _check_timeout(seconds: float) -> None:
-    if not 0 < seconds < math.inf:
+def _check_timeout(seconds: object) -> None:
+    if not (isinstance(seconds, int | float) and seconds is not True and 0 < seconds < math.inf):
         raise PlanError(f"timeout={seconds!r} must be a number of seconds greater than 0.")
 
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection
 
 from parallab.cluster import boot
+from parallab.cluster.interrupts import uninterrupted
 from parallab.cluster.places import Place
-from parallab.cluster.pool import CONTROLLER_DIED, Pool
+from parallab.cluster.pool import CONTROLLER_DIED, NURSERY_DIED, Pool
 from parallab.cluster.processes import Processes
 from parallab.errors import ClusterError
 
@@ -39,6 +40,7 @@ class LocalPool(Pool):
         self._places = places
         self._lock = threading.RLock()
         self._processes: Processes | None = None
+        self._death = CONTROLLER_DIED  # of the last processes, where they are gone
         self._closed = False
         try:
             self._start(status)
@@ -58,10 +60,10 @@ class LocalPool(Pool):
     # Who is there.
 
     def lost(self) -> dict[int, str]:
-        """Ranks whose process ended or stands still; all of them where the controller is gone."""
+        """Ranks whose process ended or stands still; all of them where the whole is broken."""
         processes = self._processes
         if processes is None or processes.broken():
-            return dict.fromkeys(range(self.n), CONTROLLER_DIED)
+            return dict.fromkeys(range(self.n), _death(processes) or self._death)
         troubles = {rank: processes.trouble(rank) for rank in range(self.n)}
         return {rank: trouble for rank, trouble in troubles.items() if trouble is not None}
 
@@ -72,7 +74,7 @@ class LocalPool(Pool):
             processes.kill(ranks)
 
     def heal(self, status: Callable[[str], None]) -> list[int]:
-        """Restarts what is lost: single engines, or everything where the controller is gone."""
+        """Restarts what is lost: single engines, or everything where the whole is broken."""
         with self._lock:
             if self._closed:
                 raise ClusterError("This cluster was shut down; Cluster() starts a new one.")
@@ -97,7 +99,8 @@ class LocalPool(Pool):
     def _start(self, status: Callable[[str], None]) -> None:
         status(f"Starting {self.n} engine{'s' if self.n > 1 else ''}")
         # The ranks' variables go to the nursery too: OpenMP counts its threads when torch loads.
-        self._processes = processes = Processes(self._places[0].environment)
+        with uninterrupted():
+            self._processes = processes = Processes(self._places[0].environment)
         for rank, place in enumerate(self._places):
             processes.start_engine(rank, place.environment)
         # Imported here, while the other processes start too: it takes half a second.
@@ -132,9 +135,8 @@ class LocalPool(Pool):
         time.sleep(0.05)
         if self._closed:
             raise ClusterError("The cluster was shut down while its engines were starting.")
-        if processes.broken():
-            words = processes.last_words()
-            raise ClusterError(f"The controller or the nursery of engines did not start. {words}")
+        if (name := processes.broken()) is not None:
+            raise ClusterError(f"The engines' {name} did not start. {processes.last_words()}")
         for rank in ranks:
             trouble = processes.trouble(rank)
             if trouble is not None:
@@ -149,21 +151,24 @@ class LocalPool(Pool):
     # Ending.
 
     def _watch(self) -> None:
-        """Ends the engines of a controller that died: nothing may be left behind."""
+        """Ends what is left when controller or nursery died: nothing may be left behind."""
         while not self._closed:
             time.sleep(WATCH_SECONDS)
             with self._lock:
                 if self._processes is not None and self._processes.broken():
                     self._end()
 
+    @uninterrupted()
     def _end(self) -> None:
         if self._processes is not None:
+            self._death = _death(self._processes) or self._death
             self._processes.end()
             self._processes = None
         self.facts.clear()
         if hasattr(self, "client"):
             self.client.close(linger=0)
 
+    @uninterrupted()
     def stop(self) -> None:
         """Ends every process and releases the GPUs."""
         self._closed = True  # before the lock: a start or a heal under way gives up
@@ -171,3 +176,9 @@ class LocalPool(Pool):
             self._end()
             for place in self._places:
                 place.release()
+
+
+def _death(processes: Processes | None) -> str | None:
+    """What to say of every rank where the controller or the nursery has ended."""
+    broken = processes.broken() if processes is not None else None
+    return {"controller": CONTROLLER_DIED, "nursery": NURSERY_DIED, None: None}[broken]

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 Kind = Literal["cpu", "cuda"]
 HELLO_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
-# What `lost` says of every rank when nobody can reach them any more.
+# What `lost` says of every rank when one process that they all need is gone.
 CONTROLLER_DIED = "lost its controller"
+NURSERY_DIED = "lost its nursery"
 
 
 class Pool(ABC):

@@ -9,16 +9,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
+from typing import Literal
 
 import psutil
 
-from parallab.cluster import boot
+from parallab.cluster import boot, directory
 
 KILL_SECONDS = 5.0
+# Not `-m`: the package has imported boot by then, and Python warns of that.
+BOOT = f"from {boot.__name__} import main; main()"
 ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -33,11 +34,11 @@ class Processes:
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        # A short path: some systems allow little more than 100 characters for a socket's.
-        self.directory = Path(tempfile.mkdtemp(prefix="parallab-"))
+        self.directory = directory.make()
         self._engines: dict[int, psutil.Process] = {}  # by rank
         self._exits: dict[int, int] = {}  # by process number: its status
         self._heard = threading.Condition()
+        self._broken: Literal["controller", "nursery"] | None = None
         self._nursery = self._spawn("nursery", {**environment, boot.FORK_SAFE: "1"})
         self._controller = self._spawn("controller", {})
         threading.Thread(target=self._listen, daemon=True, name="parallab-nursery").start()
@@ -47,7 +48,7 @@ class Processes:
         nursery = role == "nursery"
         try:
             return subprocess.Popen(
-                [sys.executable, "-m", boot.__name__, role, str(os.getpid()), str(self.directory)],
+                [sys.executable, "-c", BOOT, role, str(os.getpid()), str(self.directory)],
                 stdin=subprocess.PIPE if nursery else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if nursery else log,
                 stderr=log,
@@ -71,9 +72,13 @@ class Processes:
                     self._exits[told["pid"]] = told["status"]
                 self._heard.notify_all()
 
-    def broken(self) -> bool:
-        """Whether the controller or the nursery has ended, and with it the whole."""
-        return self._controller.poll() is not None or self._nursery.poll() is not None
+    def broken(self) -> Literal["controller", "nursery"] | None:
+        """Which of the two was seen to have ended first, and with it the whole."""
+        if self._broken is None and self._nursery.poll() is not None:
+            self._broken = "nursery"
+        elif self._broken is None and self._controller.poll() is not None:
+            self._broken = "controller"
+        return self._broken
 
     def start_engine(self, rank: int, environment: Mapping[str, str]) -> None:
         """Orders an engine."""
@@ -110,9 +115,7 @@ class Processes:
 
     def last_words(self, name: str = "") -> str:
         """The end of a process's log; without a name, of the one that ended."""
-        if not name:
-            name = "nursery" if self._nursery.poll() is not None else "controller"
-        log = self.directory / f"{name}.log"
+        log = self.directory / f"{name or self.broken()}.log"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         return f"Its last words: {lines[-1][-300:]}" if lines else "It said nothing."
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from parallab.cluster import room
 from parallab.cluster.pool import Pool
-from parallab.errors import CorpusError, PlanError
-from parallab.plan import Plan
+from parallab.errors import CorpusError, ModelError, PlanError
+from parallab.plan import MAX_SEED, Plan
+from parallab.rank.corpus import check_text
 from parallab.spec import Model
 
-MAX_SEED = 2**32 - 1
 MAX_TRACE_EVERY = 1_000_000
 
 
@@ -37,9 +38,14 @@ def check_request(
     """Holds a plan against the engines, and the options against sense.
 
     Raises:
+        ModelError: the model is none.
         PlanError: the plan does not go with the model or the engines, or a number is absurd.
         CorpusError: the text cannot be read on this machine, where the engines are ours.
     """
+    if not isinstance(model, Model):
+        raise ModelError(f"model={model!r} is not a Model; Model('nano') would be one.")
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan={plan!r} is not a Plan; Plan('ddp', devices={pool.n}) would be one.")
     plan.check(model)
     if plan.devices > pool.n:
         raise PlanError(
@@ -49,9 +55,11 @@ def check_request(
     _check_number("seed", seed, 0, MAX_SEED)
     _check_number("trace_every", trace_every, 1, MAX_TRACE_EVERY)
     if text is not None:
+        if not isinstance(text, str | os.PathLike):
+            raise CorpusError(f"text={text!r} is not the path of a text file; None needs none.")
         path = Path(text).expanduser().absolute()  # engines may have another directory
         if pool.owned:
-            _check_text(path)
+            check_text(str(path), plan.seq)
         text = str(path)
     return Options(seed, text, trace_every)
 
@@ -85,13 +93,3 @@ def check_room(pool: Pool, model: Model, plan: Plan, held_bytes: int) -> int:
 def _check_number(name: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise PlanError(f"{name}={value!r} must be a whole number from {least} to {most:,}.")
-
-
-def _check_text(path: Path) -> None:
-    try:
-        with path.open("rb") as file:
-            empty = not file.read(1)
-    except OSError as error:
-        raise CorpusError(f"The text {path} cannot be read: {error.strerror}.") from error
-    if empty:
-        raise CorpusError(f"The text {path} is empty.")

@@ -1,4 +1,4 @@
-"""How much memory there is, and whether a model's states fit into it."""
+"""How much memory there is, and whether a model and its batch can fit into it."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def available_bytes() -> int:
 
 
 def check_fits(model: Model, plan: Plan, free_bytes: int, shared: bool) -> None:
-    """Refuses a model whose states alone are more than there is memory; activations come on top.
+    """Refuses what cannot fit: states and batch alone are more than there is memory.
 
     Args:
         free_bytes: memory for all ranks where they share it, otherwise for each.
 
     Raises:
-        PlanError: with the numbers, and with what would fit.
+        PlanError: with the numbers, and with what should fit.
     """
     need = needed_bytes(model, plan, shared)
     if need <= free_bytes:
@@ -43,16 +43,29 @@ def check_fits(model: Model, plan: Plan, free_bytes: int, shared: bool) -> None:
     ranks = f"all {plan.devices} ranks" if shared and plan.devices > 1 else "a rank"
     where = "on this machine" if shared else "on its GPU"
     raise PlanError(
-        f"{model.name} with {plan.strategy} needs {gib(need)} for the weights, gradients and "
-        f"optimizer state of {ranks}, and there are {gib(free_bytes)} {where}; "
+        f"{model.name} with {plan.strategy} needs at least {gib(need)} for the weights, gradients, "
+        f"optimizer state and batch of {ranks}, and there are {gib(free_bytes)} {where}; "
         f"{_remedy(model, plan, free_bytes, shared)}."
     )
 
 
 def needed_bytes(model: Model, plan: Plan, shared: bool) -> int:
-    """Bytes of model states: of all ranks together, or of the rank with most."""
-    ranks = [sum(model_states(model, plan, rank).values()) for rank in range(plan.devices)]
+    """The least that all ranks take together, or the rank that takes most."""
+    ranks = [
+        sum(model_states(model, plan, rank).values()) + batch_bytes(model, plan, rank)
+        for rank in range(plan.devices)
+    ]
     return sum(ranks) if shared else max(ranks)
+
+
+def batch_bytes(model: Model, plan: Plan, rank: int) -> int:
+    """The least that a rank's batch takes: ids, each block's input, logits and their gradient."""
+    ids = 2 * plan.batch * (plan.seq + 1) * 8
+    tokens = plan.micro_batch * plan.seq
+    # Classic DataParallel gathers every rank's logits on rank 0.
+    gathered = plan.dp if plan.data == "dp" and rank == 0 else 1
+    logits = 2 * gathered * tokens * model.vocab * plan.element_bytes
+    return ids + logits + model.layers * tokens * model.hidden * plan.element_bytes
 
 
 def gib(count: float) -> str:
@@ -60,16 +73,26 @@ def gib(count: float) -> str:
     return f"{count / 2**30:,.1f} GiB"
 
 
+# A remedy that only just holds states and batch would be none: the rest of a step comes on top.
+_HEADROOM = 0.7
+
+
 def _remedy(model: Model, plan: Plan, free_bytes: int, shared: bool) -> str:
-    """What would fit: the same model sharded, or the largest preset with this plan."""
+    """What should fit: the same model sharded, a smaller batch, or a smaller model."""
+    room = _HEADROOM * free_bytes
     if plan.devices > 1 and plan.data != "zero3":
-        data = plan.to_dict()
-        sharded = Plan.from_dict({**data, "strategy": "zero3"})
-        if needed_bytes(model, sharded, shared) <= free_bytes:
-            return f"zero3 needs {gib(needed_bytes(model, sharded, shared))} and would work"
+        sharded = Plan.from_dict({**plan.to_dict(), "strategy": "zero3"})
+        need = needed_bytes(model, sharded, shared)
+        if need <= room:
+            return f"zero3 needs {gib(need)} and should fit"
+    least = Plan.from_dict({**plan.to_dict(), "batch": plan.dp * plan.micro_batches})
+    if needed_bytes(model, least, shared) <= room:
+        return "a smaller batch or more micro-batches should fit"
     smaller = [Model(name) for name in PRESETS]
-    smaller = [m for m in smaller if needed_bytes(m, plan, shared) <= free_bytes]
+    smaller = [
+        m for m in smaller if m.context >= plan.seq and needed_bytes(m, plan, shared) <= room
+    ]
     if not smaller:
         return "no preset is small enough"
     best = max(smaller, key=lambda m: m.parameters)
-    return f"{best} would work"
+    return f"{best} should fit"

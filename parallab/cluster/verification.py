@@ -72,7 +72,7 @@ class Verification:
     def loss_differences(self) -> tuple[float, ...]:
         """Relative difference of each step's loss."""
         pairs = zip(self.losses, self.reference_losses, strict=True)
-        return tuple(abs(loss - whole) / abs(whole) for loss, whole in pairs)
+        return tuple(abs(loss - whole) / (abs(whole) or 1.0) for loss, whole in pairs)
 
     @property
     def worst_tensor(self) -> tuple[str, float]:

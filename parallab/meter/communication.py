@@ -60,6 +60,7 @@ _OPERATIONS = {
     "broadcast_": _Operation("broadcast", 0),
     "reduce_": _Operation("reduce", 0),
     "gather_": _Operation("gather", 1, shard=True),
+    "gather_into_tensor_": _Operation("gather", 1, shard=True),  # torch 2.14
     "scatter_": _Operation("scatter", 0, shard=True),
     "alltoall_": _Operation("all_to_all", 1),
     "alltoall_base_": _Operation("all_to_all", 1),

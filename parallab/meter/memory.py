@@ -92,6 +92,9 @@ class MemoryMeter:
     @contextmanager
     def recorded_phase(self, name: str) -> Iterator[None]:
         """A phase; to be entered where the timeline is in it already."""
+        if not self._traced and self._allocator.peak_bytes() is None:
+            # What the phase before has left is there as this one begins.
+            self._peaks[name] = max(self.total_bytes() or 0, self._peaks.get(name, 0))
         if name != "optimizer":
             yield
             return

@@ -8,16 +8,20 @@ the step alone, never on the number of ranks.
 from __future__ import annotations
 
 import hashlib
+import stat
 import sysconfig
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from parallab.errors import CorpusError
 
+if TYPE_CHECKING:  # the terminal checks a text without waiting for torch
+    from torch import Tensor
+
 # Enough that a short run never sees a passage twice, little enough to read in milliseconds.
 LIBRARY_BYTES = 4 * 2**20
+# Every rank holds the whole text.
+MAX_TEXT_BYTES = 2**30
 
 
 class Corpus:
@@ -32,10 +36,12 @@ class Corpus:
         digest: of the bytes, to compare ranks' texts with.
 
     Raises:
-        CorpusError: the file cannot be read.
+        CorpusError: the file cannot be read, is empty or larger than MAX_TEXT_BYTES.
     """
 
     def __init__(self, path: str | None, vocab: int, seed: int) -> None:
+        import torch
+
         data = _library() if path is None else _read(path)
         self.digest = hashlib.sha256(data).hexdigest()[:16]
         self._bytes = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -52,27 +58,43 @@ class Corpus:
         Raises:
             CorpusError: the text is shorter than one sequence.
         """
+        import torch
+
+        _check_length(self._name, len(self._bytes), seq)
         places = len(self._bytes) - seq
-        if places < 1:
-            raise CorpusError(
-                f"{self._name} holds {len(self._bytes)} bytes, and one sequence needs {seq + 1}; "
-                "choose a longer text or a shorter seq."
-            )
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
         starts = torch.randint(places, (batch, 1), generator=generator)
         passages = self._bytes[starts + torch.arange(seq + 1)].long() % self._vocab
         return passages[:, :-1].contiguous(), passages[:, 1:].contiguous()
 
 
-def check_text(path: str | None) -> None:
-    """Raises CorpusError unless `path` is None or a text that can be read."""
+def check_text(path: str | None, seq: int = 0) -> None:
+    """Raises CorpusError unless `path` is None or a text that holds a sequence of `seq` tokens."""
     if path is not None:
-        _read(path)
+        _check_length(path, len(_read(path, seq + 1)), seq)
 
 
-def _read(path: str) -> bytes:
+def _check_length(name: str, size: int, seq: int) -> None:
+    if size <= seq:
+        raise CorpusError(
+            f"{name} holds {size} bytes, and one sequence needs {seq + 1}; "
+            "choose a longer text or a shorter seq."
+        )
+
+
+def _read(path: str, limit: int = -1) -> bytes:
+    """A text file's first `limit` bytes, or all of them."""
     try:
-        data = Path(path).read_bytes()
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
+            raise CorpusError(f"The text {path} is a directory, pipe or device, not a file.")
+        if status.st_size > MAX_TEXT_BYTES:
+            raise CorpusError(
+                f"The text {path} holds {status.st_size:,} bytes, and every rank holds all of it; "
+                f"choose one of at most {MAX_TEXT_BYTES:,} bytes."
+            )
+        with Path(path).open("rb") as file:
+            data = file.read(limit)
     except OSError as error:
         raise CorpusError(f"The text {path} cannot be read: {error.strerror}.") from error
     if not data:
