@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from parallab.plan import Plan
+from parallab.report import mean_loss
 
 # Differences that summing in another order explains; more is a fault. bf16 keeps 8 significant
 # bits, so each sum rounds by up to 1/256: over 3 steps, ddp, zero2 and zero3 on small presets
@@ -42,10 +42,7 @@ class Verification:
     @classmethod
     def from_ranks(cls, plan: Plan, ranks: Sequence[Mapping[str, Any]]) -> Verification:
         """Puts together what `parallab.rank.verify.verify` returned on each rank."""
-        losses = []
-        for step in zip(*(rank["losses"] for rank in ranks), strict=True):
-            known = [loss for loss in step if loss is not None]
-            losses.append(statistics.fmean(known) if known else math.nan)
+        losses = [mean_loss(step) for step in zip(*(rank["losses"] for rank in ranks), strict=True)]
         tensors: dict[str, float] = {}
         for rank in ranks:
             for name, difference in rank["tensors"]:
