@@ -13,6 +13,8 @@ from typing import Literal
 from parallab.errors import PlanError
 
 DataAxis = Literal["none", "dp", "replicate", "zero1", "zero1-torch", "zero2", "zero3"]
+# What the data axis does at each ZeRO stage.
+STAGES: tuple[DataAxis, ...] = ("replicate", "zero1", "zero2", "zero3")
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,48 @@ _ROWS = (
         "data-parallel family, for half as many bytes again on the wire.",
         "Rajbhandari et al., arXiv:1910.02054, section 5.3; Zhao et al., arXiv:2304.11277",
         "torch fully_shard (FSDP2)", ("dp",), "zero3",
+    ),
+    Strategy(
+        "mp", "Model parallelism",
+        "Consecutive layers on consecutive ranks, and the whole batch walks through them: each "
+        "rank holds only its layers, and while one works all others wait.",
+        "Huang et al., arXiv:1811.06965, section 1",
+        "torch.distributed.pipelining, one micro-batch", ("pp",), "none",
+    ),
+    Strategy(
+        "pp", "Pipeline",
+        "As model parallelism, with the batch cut into micro-batches that follow one another, so "
+        "that the ranks work at the same time. What stays idle is the bubble; what waits between "
+        "forward and backward is memory. The schedule decides both.",
+        "Huang et al., arXiv:1811.06965; Narayanan et al., arXiv:2104.04473; Qi et al., "
+        "arXiv:2401.10241",
+        "torch.distributed.pipelining", ("pp",), "none",
+    ),
+    Strategy(
+        "tp", "Tensor",
+        "Every layer's matrices are split over all ranks, by columns and then by rows, so that "
+        "each computes a part of every layer. Activations are summed over the ranks four times a "
+        "layer: it wants the fastest link there is.",
+        "Shoeybi et al., arXiv:1909.08053; sequence parallelism: Korthikanti et al., "
+        "arXiv:2205.05198",
+        "parallab, four all-reduces a layer (torch's parallelize_module needs seven by default)",
+        ("tp",), "none",
+    ),
+    Strategy(
+        "dp+pp", "Data + pipeline",
+        "Several pipelines, each on its share of the batch. Activations travel along a pipeline, "
+        "gradients between the pipelines.",
+        "Narayanan et al., arXiv:2104.04473, section 3.3",
+        "torch.distributed.pipelining; parallab's flat all-reduce or ZeRO shards",
+        ("dp", "pp"), "replicate",
+    ),
+    Strategy(
+        "3d", "3D",
+        "All three axes: tensor where the link is fastest, pipeline across, and data around, with "
+        "ZeRO on the data axis. What trains the largest models.",
+        "Narayanan et al., arXiv:2104.04473; Rajbhandari et al., arXiv:1910.02054, section 2",
+        "torch.distributed.pipelining and fully_shard; parallab's tensor axis and ZeRO shards",
+        ("dp", "pp", "tp"), "zero1",
     ),
 )  # fmt: skip
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
+    from parallab.predict.bubble import Bubble
+
 SCHEMA = "parallab.report/1"
 
 CATEGORIES = (
@@ -63,6 +65,8 @@ class Memory:
         states: bytes of parameters, gradients, optimizer and buffers, as the optimizer finds them.
         phases: the same peak within each phase.
         series: traced steps only: "seconds" since the step began, and bytes by category at each.
+        marks: every step: "seconds" since it began, and "bytes", the allocator's total where phases
+            begin and end. Empty where the total cannot be read.
     """
 
     peak_bytes: int
@@ -70,6 +74,7 @@ class Memory:
     states: dict[str, int] = field(default_factory=dict)
     phases: list[PhaseMemory] = field(default_factory=list)
     series: dict[str, list[float]] = field(default_factory=dict)
+    marks: dict[str, list[float]] = field(default_factory=dict)
 
 
 @dataclass
@@ -104,6 +109,9 @@ class Step:
         loss: mean over this rank's share of the batch; None on a rank that computes none.
         seconds: its duration; None where nothing ran. A traced step is slower than it would be.
         traced: whether memory was followed by category.
+        begin: when it began, in seconds since 1970 on the host's steady clock, which its ranks
+            share. None where it is not known.
+        traffic: receiving rank -> bytes sent to it, on ideal rings; adds up to the wire bytes.
     """
 
     step: int
@@ -113,21 +121,25 @@ class Step:
     memory: Memory
     communication: list[Communication] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
+    begin: float | None = None
+    traffic: dict[int, int] = field(default_factory=dict)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Step:
         """The inverse of `dataclasses.asdict`."""
-        for name in ("loss", "seconds"):
-            if not (data[name] is None or _is_number(data[name])):
+        for name in ("loss", "seconds", "begin"):
+            if not (data.get(name) is None or _is_number(data[name])):
                 raise TypeError(f"{name}={data[name]!r} is no number")
         memory = dict(data["memory"])
         held = [memory["peak_bytes"], *memory.get("at_peak", {}).values()]
         if not all(map(_is_number, held)) or not memory.get("at_peak", {}).keys() <= _KNOWN:
             raise TypeError(f"memory of step {data['step']!r} is not bytes by category")
         phases = [PhaseMemory(**p) for p in memory.pop("phases", [])]
-        rest = {k: v for k, v in data.items() if k not in ("memory", "communication", "spans")}
+        built = ("memory", "communication", "spans", "traffic")
+        rest = {k: v for k, v in data.items() if k not in built}
         return cls(
             **rest,
+            traffic={int(rank): size for rank, size in data.get("traffic", {}).items()},
             memory=Memory(**memory, phases=phases),
             communication=[Communication(**c) for c in data.get("communication", [])],
             spans=[Span(**s) for s in data.get("spans", [])],
@@ -201,6 +213,28 @@ class Report:
                 slowest[timed].append(max(known))
         chosen = slowest[True] or slowest[False]
         return statistics.median(chosen) if chosen else None
+
+    @property
+    def bubble(self) -> Bubble | None:
+        """How idle the ranks of a pipeline were: the median of the untraced steps after the first.
+
+        Of all steps where there is no such step; None without a pipeline, or without spans.
+        """
+        from parallab.predict.bubble import Bubble, measured_bubble
+
+        found: dict[bool, list[Bubble]] = {True: [], False: []}
+        for index in range(self.steps):
+            steps = [rank.steps[index] for rank in self.ranks]
+            bubble = measured_bubble(self.plan, steps)
+            if bubble is not None:
+                found[index > 0 and not any(step.traced for step in steps)].append(bubble)
+        chosen = found[True] or found[False]
+        if not chosen:
+            return None
+        return Bubble(
+            statistics.median(bubble.idle_of_total for bubble in chosen),
+            statistics.median(bubble.idle_of_ideal for bubble in chosen),
+        )
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -308,7 +342,7 @@ class Report:
     # Views.
 
     def plot(self) -> Figure:
-        """Memory, communication and loss as one figure."""
+        """Memory, timeline, communication, traffic and loss as one figure."""
         from parallab.plots import plot_report
 
         return plot_report(self)

@@ -1,96 +1,48 @@
 """What is trained: the sizes of a decoder-only transformer, and its exact parameter count.
 
-A `Model` is numbers only; `parallab.rank.decoder` builds the module from it, tensor for tensor as
-`Model.units()` lists them. One block is
+A `Model` is numbers only, its own, a preset's or a Hugging Face config.json's
+(`parallab.configs`). `parallab.shapes` lists its tensors, and `parallab.rank.decoder` builds the
+module from it, tensor for tensor. One block is
 
     x = x + attention(norm(x))          q, k, v, out projections; fewer key/value heads = GQA
     x = x + mlp(norm(x))                gated: down(act(gate(x)) * up(x));  plain: down(act(up(x)))
 
 between a token embedding (plus learned positions, where the family has them) and a final norm with
-the output head, which may share the embedding's weight.
+the output head, which may share the embedding's weight. What else families have (experts, latent
+attention, parallel blocks, more norms) is counted, and not trained: `Model.why_not_trainable`.
 """
 
 from __future__ import annotations
 
-import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from os import PathLike
 from typing import Any, Literal
 
+from parallab import shapes
 from parallab.errors import ModelError
+from parallab.presets import PRESETS
+from parallab.shapes import Shape, Shapes, count
 
-Shape = tuple[int, ...]
-
-# Sizes only. Our own, for real steps on small engines; bytes are their tokens, so vocab is 256
-# except in "base", which is GPT-2 with a smaller vocabulary.
-_SMALL: dict[str, dict[str, Any]] = {
-    "nano": dict(layers=2, hidden=64, heads=4, kv_heads=2, ffn=176, vocab=256, context=1024),
-    "micro": dict(layers=4, hidden=128, heads=8, kv_heads=4, ffn=512, vocab=256, context=1024),
-    "mini": dict(layers=8, hidden=256, heads=8, kv_heads=4, ffn=512, vocab=256, context=2048),
-    "small": dict(layers=8, hidden=512, heads=8, kv_heads=4, ffn=1536, vocab=256, context=2048),
-}
-_GPT2: dict[str, Any] = dict(
-    heads=12, ffn=3072, vocab=50257, context=1024, tied=True, mlp="plain", activation="gelu",
-    norm="layer", norm_eps=1e-5, positions="learned", qkv_bias=True, out_bias=True, mlp_bias=True,
-)  # fmt: skip
-_LLAMA3: dict[str, Any] = dict(
-    kv_heads=8, vocab=128256, context=131072, rope_theta=500000.0, norm_eps=1e-5
-)
-_QWEN2: dict[str, Any] = dict(
-    vocab=151936, context=32768, rope_theta=1e6, norm_eps=1e-6, qkv_bias=True
-)
-_QWEN3: dict[str, Any] = dict(
-    kv_heads=8, head_dim=128, vocab=151936, context=40960, rope_theta=1e6, norm_eps=1e-6,
-    qk_norm=True,
-)  # fmt: skip
-
-# Sizes from each family's published config.json.
-# fmt: off
-PRESETS: dict[str, dict[str, Any]] = {
-    **_SMALL,
-    "base": {**_GPT2, "layers": 12, "hidden": 768, "vocab": 32768},
-    "gpt2": {**_GPT2, "layers": 12, "hidden": 768},
-    "gpt2-medium": {**_GPT2, "layers": 24, "hidden": 1024, "heads": 16, "ffn": 4096},
-    "gpt2-xl": {**_GPT2, "layers": 48, "hidden": 1600, "heads": 25, "ffn": 6400},
-    "llama-2-7b": dict(
-        layers=32, hidden=4096, heads=32, ffn=11008, vocab=32000, context=4096, norm_eps=1e-5
-    ),
-    "llama-2-70b": dict(
-        layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=32000, context=4096,
-        norm_eps=1e-5,
-    ),
-    "llama-3.2-1b": {
-        **_LLAMA3, "layers": 16, "hidden": 2048, "heads": 32, "head_dim": 64, "ffn": 8192,
-        "tied": True,
-    },
-    "llama-3.1-8b": {**_LLAMA3, "layers": 32, "hidden": 4096, "heads": 32, "ffn": 14336},
-    "llama-3.1-70b": {**_LLAMA3, "layers": 80, "hidden": 8192, "heads": 64, "ffn": 28672},
-    "llama-3.1-405b": {**_LLAMA3, "layers": 126, "hidden": 16384, "heads": 128, "ffn": 53248},
-    "mistral-7b": dict(
-        layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, context=32768,
-        norm_eps=1e-5,
-    ),
-    "qwen2.5-0.5b": {
-        **_QWEN2, "layers": 24, "hidden": 896, "heads": 14, "kv_heads": 2, "ffn": 4864,
-        "tied": True,
-    },
-    "qwen2.5-7b": {
-        **_QWEN2, "layers": 28, "hidden": 3584, "heads": 28, "kv_heads": 4, "ffn": 18944,
-        "vocab": 152064, "context": 131072,
-    },
-    "qwen3-0.6b": {
-        **_QWEN3, "layers": 28, "hidden": 1024, "heads": 16, "ffn": 3072, "tied": True,
-    },
-    "qwen3-8b": {**_QWEN3, "layers": 36, "hidden": 4096, "heads": 32, "ffn": 12288},
-    "qwen3-32b": {**_QWEN3, "layers": 64, "hidden": 5120, "heads": 64, "ffn": 25600},
-}
-# fmt: on
+__all__ = ["PRESETS", "Model", "Shape", "count"]
 
 # Nothing that people train comes near these; a typo does.
-_LIMITS = {
+LIMITS = {
     "layers": 10_000, "hidden": 1_000_000, "heads": 10_000, "kv_heads": 10_000,
     "head_dim": 100_000, "ffn": 10_000_000, "vocab": 100_000_000, "context": 100_000_000,
+    "value_dim": 100_000, "block_norms": 4,
 }  # fmt: skip
+# Parts that a model need not have: 0 is none.
+_OPTIONAL_LIMITS = {
+    "rotary_dim": 100_000, "q_rank": 1_000_000, "kv_rank": 1_000_000, "experts": 100_000,
+    "experts_per_token": 100_000, "expert_ffn": 10_000_000, "shared_ffn": 10_000_000,
+}  # fmt: skip
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "mlp": ("gated", "plain"), "activation": ("silu", "gelu"), "norm": ("rms", "layer"),
+    "positions": ("rope", "learned", "alibi"), "block_norms": (1, 2, 4),
+}  # fmt: skip
+_FLAGS = ("qk_norm", "qkv_bias", "out_bias", "mlp_bias", "tied", "parallel", "head_bias")
 
 
 @dataclass(frozen=True, init=False)
@@ -112,6 +64,18 @@ class Model:
         kv_heads: key/value heads, `heads` unless given; fewer is grouped-query attention.
         head_dim: width of one head, hidden / heads unless given.
         context: the longest sequence in tokens.
+        positions: "rope" turns the first `rotary_dim` numbers of each head's query and key, all
+            unless given; "learned" adds an embedding; "alibi" biases the scores.
+        value_dim: width of one head's value, head_dim unless given.
+        block_norms: 2 where one precedes attention and one the MLP, 4 where one also follows each,
+            1 where a parallel block's single norm feeds both.
+        parallel: attention and MLP read the same input, and their outputs are added together.
+        kv_rank, q_rank: widths that latent attention (MLA, arXiv:2405.04434) squeezes keys and
+            values, and queries, into; 0 for none.
+        experts, experts_per_token, expert_ffn: a mixture of experts: how many a layer has, how
+            many a token is sent to, and the inner width of one; 0 for a dense model.
+        shared_ffn: inner width of the experts that every token meets, together.
+        dense_layers: layers of a mixture that have a plain MLP of width `ffn`.
 
     Raises:
         ModelError: an unknown name without sizes, or sizes that no decoder can have.
@@ -130,13 +94,25 @@ class Model:
     activation: Literal["silu", "gelu"]
     norm: Literal["rms", "layer"]
     norm_eps: float
-    positions: Literal["rope", "learned"]
+    positions: Literal["rope", "learned", "alibi"]
     rope_theta: float
     qk_norm: bool
     qkv_bias: bool
     out_bias: bool
     mlp_bias: bool
     tied: bool
+    value_dim: int
+    rotary_dim: int
+    block_norms: Literal[1, 2, 4]
+    parallel: bool
+    head_bias: bool
+    kv_rank: int
+    q_rank: int
+    experts: int
+    experts_per_token: int
+    expert_ffn: int
+    shared_ffn: int
+    dense_layers: tuple[int, ...]
 
     def __init__(self, name: str = "mini", **sizes: Any) -> None:
         if not isinstance(name, str):
@@ -171,48 +147,117 @@ class Model:
         defaults: dict[str, Any] = dict(
             kv_heads=merged["heads"], head_dim=merged["hidden"] // merged["heads"], context=2048,
             mlp="gated", activation="silu", norm="rms", norm_eps=1e-5, positions="rope",
-            rope_theta=10000.0, qk_norm=False, qkv_bias=False, out_bias=False, mlp_bias=False,
-            tied=False,
+            rope_theta=10000.0, block_norms=2, dense_layers=(),
+            **dict.fromkeys(_FLAGS, False), **dict.fromkeys(_OPTIONAL_LIMITS, 0),
         )  # fmt: skip
+        merged = {**defaults, **merged}
+        merged.setdefault("value_dim", merged["head_dim"])
+        rotated = merged["rotary_dim"] or merged["head_dim"]
+        merged["rotary_dim"] = rotated if merged["positions"] == "rope" else 0
+        merged["dense_layers"] = _indices(merged["dense_layers"], merged["layers"])
         for field in self.__dataclass_fields__:
-            value = name if field == "name" else merged.get(field, defaults.get(field))
-            object.__setattr__(self, field, value)
+            object.__setattr__(self, field, name if field == "name" else merged[field])
         self._check()
+        self._check_attention()
+        self._check_experts()
 
     def _check(self) -> None:
-        choices = {
-            "mlp": ("gated", "plain"), "activation": ("silu", "gelu"), "norm": ("rms", "layer"),
-            "positions": ("rope", "learned"),
-        }  # fmt: skip
-        for field, allowed in choices.items():
+        for field, allowed in _CHOICES.items():
             if getattr(self, field) not in allowed:
                 raise ModelError(
-                    f"{field}={getattr(self, field)!r} is not one of {', '.join(allowed)}."
+                    f"{field}={getattr(self, field)!r} is not one of "
+                    f"{', '.join(map(str, allowed))}."
                 )
         for field in ("norm_eps", "rope_theta"):
-            value = getattr(self, field)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not 0 < value < 1e300
-            ):
-                raise ModelError(f"{field}={value!r} must be a number above 0.")
-        for field in ("qk_norm", "qkv_bias", "out_bias", "mlp_bias", "tied"):
+            check_number(field, getattr(self, field))
+        for field in _FLAGS:
             if not isinstance(getattr(self, field), bool):
                 raise ModelError(f"{field}={getattr(self, field)!r} must be True or False.")
+        if self.block_norms == 1 and not self.parallel:
+            raise ModelError(
+                "block_norms=1 is for parallel=True, where one norm feeds attention and MLP; "
+                "choose block_norms=2."
+            )
+
+    def _check_attention(self) -> None:
         if self.heads % self.kv_heads:
             valid = [k for k in range(1, self.heads + 1) if self.heads % k == 0]
             raise ModelError(
-                f"{self.heads} heads cannot share {self.kv_heads} key/value heads evenly; "
+                f"heads={self.heads} cannot share kv_heads={self.kv_heads} evenly; "
                 f"kv_heads may be {', '.join(map(str, valid[:12]))}."
             )
-        if self.positions == "rope" and self.head_dim % 2:
+        field = "head_dim" if self.rotary_dim == self.head_dim else "rotary_dim"
+        if self.rotary_dim % 2:
             raise ModelError(
-                f"Rotary positions turn pairs of numbers, and head_dim={self.head_dim} is odd; "
-                "choose an even head_dim, or positions='learned'."
+                f"Rotary positions turn pairs of numbers, and {field}={self.rotary_dim} is odd; "
+                f"choose an even {field}, or positions='learned'."
+            )
+        if self.rotary_dim > self.head_dim:
+            raise ModelError(
+                f"rotary_dim={self.rotary_dim} is more than the head_dim={self.head_dim} numbers "
+                "of a head."
+            )
+        if self.q_rank and not self.kv_rank:
+            raise ModelError(f"q_rank={self.q_rank} is latent attention's: give kv_rank as well.")
+        if self.kv_rank and (self.qk_norm or self.kv_heads != self.heads):
+            raise ModelError(
+                f"Latent attention (kv_rank={self.kv_rank}) has keys and values for each of its "
+                f"heads={self.heads} and no qk_norm: leave kv_heads and qk_norm out."
             )
 
-    def units(self) -> dict[str, dict[str, Shape]]:
+    def _check_experts(self) -> None:
+        parts = ("experts_per_token", "expert_ffn", "shared_ffn", "dense_layers")
+        if not self.experts:
+            for field in parts:
+                if getattr(self, field):
+                    raise ModelError(
+                        f"{field}={getattr(self, field)!r} is for a mixture of experts, and "
+                        "experts=0: give experts as well."
+                    )
+            return
+        for field in parts[:2]:
+            if not getattr(self, field):
+                raise ModelError(f"A mixture of experts={self.experts} needs {field} as well.")
+        if self.experts_per_token > self.experts:
+            raise ModelError(
+                f"experts_per_token={self.experts_per_token} is more than experts={self.experts}."
+            )
+
+    @property
+    def why_not_trainable(self) -> str | None:
+        """Why no real step can run with this model, None where one can."""
+        rotated = self.positions != "rope" or self.rotary_dim == self.head_dim
+        lacking = {
+            "mixture of experts": self.experts > 0,
+            "latent attention": self.kv_rank > 0,
+            "parallel attention and MLP": self.parallel,
+            "norms after attention and MLP": self.block_norms == 4,
+            "ALiBi positions": self.positions == "alibi",
+            "partly rotated heads": not self.kv_rank and not rotated,
+            "values narrower or wider than keys": not self.kv_rank
+            and self.value_dim != self.head_dim,
+            "bias on the output head": self.head_bias,
+        }
+        found = [part for part, has in lacking.items() if has]
+        if not found:
+            return None
+        return (
+            f"{self.name} can be predicted but not trained: parallab's own decoder has no "
+            f"{' and no '.join(found)}. Choose a model without, such as llama-3.1-8b or mini."
+        )
+
+    def is_sparse(self, layer: int) -> bool:
+        """Whether a block's MLP is a mixture of experts."""
+        return self.experts > 0 and layer not in self.dense_layers
+
+    def block_kinds(self) -> dict[int, int]:
+        """The blocks that differ in shape: the first layer of each kind -> layers of that kind."""
+        kinds: dict[bool, list[int]] = {}
+        for layer in range(self.layers):
+            kinds.setdefault(self.is_sparse(layer), []).append(layer)
+        return {layers[0]: len(layers) for layers in kinds.values()}
+
+    def units(self) -> dict[str, Shapes]:
         """Every parameter's name and shape, in the units that data-parallel strategies work by.
 
         Units are `embedding`, `blocks.0` … `blocks.N`, and `head` (final norm and output
@@ -221,65 +266,46 @@ class Model:
         units = {"embedding": self.embedding_shapes()}
         for i in range(self.layers):
             prefix = f"blocks.{i}."
-            units[f"blocks.{i}"] = {prefix + n: s for n, s in self.block_shapes().items()}
+            units[f"blocks.{i}"] = {prefix + n: s for n, s in self.block_shapes(i).items()}
         units["head"] = self.head_shapes()
         return units
 
-    def embedding_shapes(self) -> dict[str, Shape]:
+    def embedding_shapes(self) -> Shapes:
         """Parameters of the embedding: name -> shape."""
-        shapes: dict[str, Shape] = {"embedding.tokens.weight": (self.vocab, self.hidden)}
-        if self.positions == "learned":
-            shapes["embedding.positions.weight"] = (self.context, self.hidden)
-        return shapes
+        return shapes.embedding(self)
 
-    def block_shapes(self) -> dict[str, Shape]:
+    def block_shapes(self, layer: int = 0) -> Shapes:
         """Parameters of one block: name within the block -> shape."""
-        h, f, d = self.hidden, self.ffn, self.head_dim
-        shapes: dict[str, Shape] = {}
+        return shapes.block(self, layer)
 
-        def linear(name: str, out_features: int, in_features: int, bias: bool) -> None:
-            shapes[f"{name}.weight"] = (out_features, in_features)
-            if bias:
-                shapes[f"{name}.bias"] = (out_features,)
-
-        def norm(name: str, width: int) -> None:
-            shapes[f"{name}.weight"] = (width,)
-            if self.norm == "layer":
-                shapes[f"{name}.bias"] = (width,)
-
-        norm("attention_norm", h)
-        linear("attention.q", self.heads * d, h, self.qkv_bias)
-        linear("attention.k", self.kv_heads * d, h, self.qkv_bias)
-        linear("attention.v", self.kv_heads * d, h, self.qkv_bias)
-        linear("attention.out", h, self.heads * d, self.out_bias)
-        if self.qk_norm:
-            norm("attention.q_norm", d)
-            norm("attention.k_norm", d)
-        norm("mlp_norm", h)
-        if self.mlp == "gated":
-            linear("mlp.gate", f, h, self.mlp_bias)
-        linear("mlp.up", f, h, self.mlp_bias)
-        linear("mlp.down", h, f, self.mlp_bias)
-        return shapes
-
-    def head_shapes(self) -> dict[str, Shape]:
+    def head_shapes(self) -> Shapes:
         """Parameters of the final norm and the output projection: name -> shape."""
-        shapes: dict[str, Shape] = {"head.norm.weight": (self.hidden,)}
-        if self.norm == "layer":
-            shapes["head.norm.bias"] = (self.hidden,)
-        if not self.tied:
-            shapes["head.output.weight"] = (self.vocab, self.hidden)
-        return shapes
+        return shapes.head(self)
+
+    def shape(self, name: str) -> Shape:
+        """The shape of one parameter of the whole model, by its name in `units`."""
+        kind, _, rest = name.partition(".")
+        if kind == "blocks":
+            layer, _, name = rest.partition(".")
+            return self.block_shapes(int(layer))[name]
+        return {**self.embedding_shapes(), **self.head_shapes()}[name]
 
     @property
     def parameters(self) -> int:
         """Unique parameters: a tied weight counts once."""
         ends = count(self.embedding_shapes()) + count(self.head_shapes())
-        return ends + self.layers * count(self.block_shapes())
+        return ends + sum(n * count(self.block_shapes(i)) for i, n in self.block_kinds().items())
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token meets: all but the experts that it is not sent to."""
+        idle = sum(n * shapes.idle(self, i) for i, n in self.block_kinds().items())
+        return self.parameters - idle
 
     def to_dict(self) -> dict[str, Any]:
         """The sizes and the parameter count, as a Report stores them."""
-        return {**asdict(self), "parameters": self.parameters}
+        lists = {"dense_layers": list(self.dense_layers)}
+        return {**asdict(self), **lists, "parameters": self.parameters}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Model:
@@ -287,21 +313,64 @@ class Model:
         sizes = {k: v for k, v in data.items() if k in cls.__dataclass_fields__ and k != "name"}
         return cls(str(data.get("name", "unnamed")), **sizes)
 
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any] | str | PathLike[str], name: str | None = None
+    ) -> Model:
+        """The language model that a Hugging Face config.json describes.
+
+        Args:
+            config: a file, a folder that holds a config.json, the JSON text, or the parsed dict.
+            name: what to call it; else what the config or its folder says, else its family.
+
+        Raises:
+            ModelError: no config, a family that is not known, or a value that cannot be.
+        """
+        from parallab import configs
+
+        return configs.model(config, name)
+
     def __str__(self) -> str:
-        return f"{self.name} ({self.parameters / 1e6:,.1f} M parameters)"
+        active = f", {self.active_parameters / 1e6:,.1f} M active" if self.experts else ""
+        return f"{self.name} ({self.parameters / 1e6:,.1f} M parameters{active})"
 
 
-def count(shapes: Mapping[str, Shape]) -> int:
-    """Number of elements of all shapes together."""
-    return sum(math.prod(shape) for shape in shapes.values())
+def check_size(label: str, value: object, most: int, least: int = 1) -> int:
+    """`value` as a size.
+
+    Raises:
+        ModelError: it is no whole number from `least` to `most`.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ModelError(
+            f"{label}={reprlib.repr(value)} is not a size: it must be a whole number from {least} "
+            f"to {most:,}."
+        )
+    return value
+
+
+def check_number(label: str, value: object) -> float:
+    """`value` as a positive number.
+
+    Raises:
+        ModelError: it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e300:
+        raise ModelError(f"{label}={reprlib.repr(value)} must be a number above 0.")
+    return float(value)
 
 
 def _check_integers(sizes: Mapping[str, Any]) -> None:
-    for field, limit in _LIMITS.items():
-        value = sizes.get(field)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= limit:
-            raise ModelError(
-                f"{field}={value!r} is not a size: it must be a whole number from 1 to {limit:,}."
-            )
+    for limits, least in ((LIMITS, 1), (_OPTIONAL_LIMITS, 0)):
+        for field, most in limits.items():
+            if field in sizes:
+                check_size(field, sizes[field], most, least)
+
+
+def _indices(layers: object, of: int) -> tuple[int, ...]:
+    """Layers in order, from a list or tuple of them."""
+    if not isinstance(layers, list | tuple):
+        raise ModelError(f"dense_layers={reprlib.repr(layers)} must be a list of layers.")
+    for layer in layers:
+        check_size("A layer of dense_layers", layer, of - 1, least=0)
+    return tuple(sorted(set(layers)))

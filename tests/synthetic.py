@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from typing import Any
 
 from parallab.catalog import strategy
 from parallab.errors import RankError
 from parallab.plan import Plan
-from parallab.predict.communication import payload_per_step, wire_bytes
+from parallab.predict.communication import payload_per_step, receivers, wire_bytes
 from parallab.predict.memory import model_states
 from parallab.progress import Gauge, Progress
-from parallab.report import CATEGORIES, Communication, Memory, PhaseMemory, Rank, Report, Step
+from parallab.report import (
+    CATEGORIES,
+    Communication,
+    Memory,
+    PhaseMemory,
+    Rank,
+    Report,
+    Span,
+    Step,
+)
+from parallab.schedules import Pass, Slot, orders, planned
 from parallab.spec import Model
+from parallab.stages import rank_of_stage, stage_count, stage_indices
 
 POINTS = 90
+PASS_SECONDS = {"forward": 1.0, "backward": 2.0, "input": 1.1, "weight": 0.9}
+# When a run begins, and how much later each next rank begins a step.
+EPOCH, LATER = 1.7e9, 0.0005
 
 
 def fake_step(model: Model, plan: Plan, rank: int, step: int, trace_every: int = 5) -> Step:
@@ -58,21 +75,130 @@ def fake_step(model: Model, plan: Plan, rank: int, step: int, trace_every: int =
     )  # fmt: skip
     phase = {"all_gather": "forward", "broadcast": "forward", "scatter": "forward"}
     communication = [
-        Communication(op, "dp", phase.get(op, "backward"), model.layers, payload,
-                      wire_bytes(op, payload, plan.devices, rank), 0.01)
-        for op, payload in payload_per_step(model, plan).items()
+        Communication(op, axis, phase.get(op, "backward"), model.layers, payload,
+                      wire_bytes(op, payload, getattr(plan, axis), rank), 0.01)
+        for (op, axis), payload in payload_per_step(model, plan, plan.coordinates(rank)).items()
     ]  # fmt: skip
-    loss = None if strategy(plan.strategy).data == "dp" and rank else 5.6 * math.exp(-step / 40)
-    return Step(step, loss, 0.1 + 0.05 * traced, traced, memory, communication)
+    slow = 1 + 0.5 * traced + (step == 0)
+    spans = fake_spans(plan, rank, slow)
+    memory.marks = fake_marks(spans, sum(states.values()), activations // plan.pp)
+    return Step(step, fake_loss(plan, rank, step), 0.1 * slow, traced, memory, communication, spans,
+                EPOCH + 0.3 * step + LATER * rank, fake_traffic(model, plan, rank))  # fmt: skip
+
+
+def fake_loss(plan: Plan, rank: int, step: int) -> float | None:
+    """On the ranks of the last stage, of classic data parallelism on rank 0 only."""
+    last = rank_of_stage(plan.schedule, stage_count(plan.pp, plan.schedule) - 1, plan.pp)
+    silent = strategy(plan.strategy).data == "dp" and rank
+    if silent or plan.coordinates(rank)["pp"] != last:
+        return None
+    return 5.6 * math.exp(-step / 40)
+
+
+@cache
+def fake_passes(plan: Plan) -> list[list[Slot]]:
+    """The passes of each pipeline rank, in seconds since the step began; no two take as long."""
+
+    def seconds(work: Pass) -> float:
+        wave = 1 + 0.04 * ((7 * work.stage + 3 * work.micro_batch) % 5)
+        return PASS_SECONDS[work.kind] * wave
+
+    if plan.pp > 1:
+        slots = planned(orders(plan.schedule, plan.pp, plan.micro_batches), seconds)
+    else:
+        kinds = ("forward", "backward")
+        works = [Pass(kind, 0, i) for i in range(plan.micro_batches) for kind in kinds]
+        ends = [sum(map(seconds, works[: i + 1])) for i in range(len(works))]
+        slots = [[Slot(w, e - seconds(w), e) for w, e in zip(works, ends, strict=True)]]
+    scale = 0.085 / max(slot.end for row in slots for slot in row)
+    return [
+        [Slot(work, 0.003 + scale * start, 0.003 + scale * end) for work, start, end in row]
+        for row in slots
+    ]
+
+
+def fake_spans(plan: Plan, rank: int, slow: float = 1) -> list[Span]:
+    """A rank's passes, what it says between and under them, and its optimizer."""
+    coords = plan.coordinates(rank)
+    passes, told = [], []
+    for work, start, end in fake_passes(plan)[coords["pp"]]:
+        kind = "backward" if work.kind == "input" else work.kind
+        passes.append(Span(kind, work.stage, work.micro_batch, start, end))
+        length = end - start
+        parts = [(0.3, 0.5), (0.8, 1.0)] * (plan.tp > 1 and kind != "weight")
+        parts += [(1.0, 1.08)] * (plan.pp > 1 and kind != "weight")
+        parts += [(0.45, 0.75), (0.8, 1.1)] * (plan.dp > 1 and plan.pp == 1 and kind == "backward")
+        told += [
+            Span("communication", work.stage, work.micro_batch, start + a * length,
+                 start + b * length)
+            for a, b in parts
+        ]  # fmt: skip
+    if plan.dp > 1 and plan.pp > 1:
+        told.append(Span("communication", 0, 0, 0.0885, 0.0925))
+    spans = [*passes, Span("optimizer", 0, 0, 0.093, 0.0985), *told]
+    # Later ranks began later, so by their own clocks the same moment is earlier.
+    late = LATER * rank
+    return [
+        replace(s, start=slow * s.start - late + 0.004, end=slow * s.end - late + 0.004)
+        for s in spans
+    ]
+
+
+def fake_marks(spans: list[Span], states: int, activations: int) -> dict[str, list[float]]:
+    """Each forward pass keeps its activations, each backward pass frees them."""
+    marks: dict[str, list[float]] = {"seconds": [0.0], "bytes": [states]}
+    change = {"forward": activations, "backward": -activations}
+    for span in spans:
+        marks["seconds"] += [span.start, span.end]
+        now = marks["bytes"][-1]
+        marks["bytes"] += [now, now + change.get(span.kind, 0)]
+        if span.kind == "optimizer":
+            break
+    return marks
+
+
+def fake_traffic(model: Model, plan: Plan, rank: int) -> dict[int, int]:
+    """Bytes to each other rank, on ideal rings and between neighbouring stages."""
+    coords = plan.coordinates(rank)
+    traffic: dict[int, int] = defaultdict(int)
+    for (op, axis), payload in payload_per_step(model, plan, coords).items():
+        others = {a: v for a, v in coords.items() if a != axis}
+        group = [r for r in range(plan.devices) if others.items() <= plan.coordinates(r).items()]
+        n, me = len(group), group.index(rank)
+        if op == "send":
+            to = _neighbours(plan, coords["pp"])
+            for neighbour in to:
+                traffic[group[neighbour]] += payload // len(to)
+            continue
+        for offset, size in receivers(op, wire_bytes(op, payload, n, me), n, me).items():
+            traffic[group[(me + offset) % n]] += size
+    return dict(traffic)
+
+
+def _neighbours(plan: Plan, pipeline_rank: int) -> list[int]:
+    """The pipeline ranks that this one sends to, once for each boundary of its stages."""
+    stages = stage_count(plan.pp, plan.schedule)
+    held = stage_indices(plan.schedule, pipeline_rank, plan.pp, stages)
+    beside = [s + d for s in held for d in (-1, 1) if 0 <= s + d < stages]
+    ranks = [rank_of_stage(plan.schedule, s, plan.pp) for s in beside]
+    return [r for r in ranks if r != pipeline_rank]
 
 
 def fake_report(
-    name: str = "zero3", devices: int = 4, steps: int = 8, model: str = "mini", device: str = "cpu"
+    name: str = "zero3",
+    devices: int = 4,
+    steps: int = 8,
+    model: str | Model = "mini",
+    device: str = "cpu",
+    **options: Any,
 ) -> Report:
-    """A Report of steps that never ran."""
-    the_model, plan = Model(model), Plan(name, devices=devices, batch=2 * devices)
+    """A Report of steps that never ran; `options` are the Plan's."""
+    the_model = Model(model) if isinstance(model, str) else model
+    if strategy(name).axes in ((), ("dp",)):
+        options.setdefault("batch", 2 * devices)
+    plan = Plan(name, devices=devices, **options)
     ranks = [
-        Rank(r, {"dp": r, "pp": 0, "tp": 0}, device if device == "cpu" else f"{device}:{r}", "fake",
+        Rank(r, plan.coordinates(r), device if device == "cpu" else f"{device}:{r}", "fake",
              [fake_step(the_model, plan, r, s) for s in range(steps)])
         for r in range(devices)
     ]  # fmt: skip
@@ -120,9 +246,9 @@ class FakeRun:
         key = (rank, step if step < 2 else 2 + (step % 5 == 1))
         if key not in self._kinds:
             self._kinds[key] = fake_step(self.model, self.plan, rank, step)
-        made = self._kinds[key]
-        loss = None if made.loss is None else 5.6 * math.exp(-step / 40)
-        return replace(made, step=step, loss=loss)
+        loss = fake_loss(self.plan, rank, step)
+        begin = EPOCH + 0.3 * step + LATER * rank
+        return replace(self._kinds[key], step=step, loss=loss, begin=begin)
 
     def stop(self) -> None:
         self._stop.set()

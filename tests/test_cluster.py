@@ -86,9 +86,10 @@ def kept() -> list[str]:
 def test_release_leaves_no_tensor_of_a_strategy(cluster, strategy):
     cluster.release()
     before = cluster.view.apply_sync(elements)
-    cluster.run(NANO, plan(strategy), steps=1)
+    deep = pl.Model("nano", layers=4, kv_heads=4)
+    cluster.run(deep, pl.Plan(strategy, 4, batch=8, seq=32), steps=1)
     cluster.view.execute("model", silent=False, block=True)
-    assert min(cluster.view.apply_sync(elements)) > NANO.parameters // 4
+    assert min(cluster.view.apply_sync(elements)) > deep.parameters // 4
     cluster.release()
     assert cluster.view.apply_sync(elements) == before
 

@@ -13,14 +13,12 @@ import pytest
 from PIL import Image
 
 from parallab.catalog import STRATEGIES
-from parallab.cluster.room import check_fits
 from parallab.errors import ClusterError, PlanError, RankError
 from parallab.panels import Lab, engines
 from parallab.panels import run as run_module
-from parallab.panels.controls import Controls
 from parallab.panels.engines import Engines
-from parallab.panels.parts import Choice, Log, error_words
-from parallab.plan import Plan, why_not
+from parallab.panels.parts import Log, Look, error_words
+from parallab.plan import Plan
 from parallab.spec import Model
 from tests.synthetic import FakeRun, FakeRunner, fake_report
 
@@ -68,45 +66,17 @@ def click(lab: Lab, css: str) -> None:
     find(lab, css).click()
 
 
-def controls_of(runner=None) -> Controls:
-    return Controls(runner or FakeRunner(), lambda: None)
-
-
-def choose(controls: Controls, name: str, value) -> None:
-    choice = {"strategy": controls._strategy, "devices": controls._devices, **controls._named}[name]
-    choice._buttons[value].click()
-
-
 # Choices.
 
 
 def test_every_strategy_is_offered_and_explained(make):
     lab = make()
     for name, row in STRATEGIES.items():
-        button = find(lab, f"pl-strategy-{name}")
-        assert button.description == row.title
-        click(lab, f"pl-strategy-{name}")
+        css = f"pl-strategy-{name}".replace("+", "-")
+        assert find(lab, css).description == row.title
+        click(lab, css)
         assert row.source in text(lab)
         assert lab.panel.controls.plan.strategy == name
-
-
-def test_impossible_choices_are_grey_with_plans_own_reason(make):
-    lab = make()
-    button = find(lab, "pl-devices-3")
-    reason = why_not(Model("mini"), strategy="ddp", devices=3, batch=8)
-    assert button.disabled
-    assert button.tooltip == reason
-    assert not find(lab, "pl-devices-2").disabled
-
-
-def test_a_strategy_for_one_device_brings_one_device_and_gives_the_others_back():
-    controls = controls_of()
-    choose(controls, "strategy", "single")
-    assert controls.plan.devices == 1
-    assert controls._devices._buttons[4].disabled
-    assert "runs on one device" in controls._devices._buttons[4].tooltip
-    choose(controls, "strategy", "zero3")
-    assert controls.plan.devices == 4
 
 
 def test_a_plan_that_cannot_work_greys_out_run_and_says_why(make):
@@ -117,58 +87,8 @@ def test_a_plan_that_cannot_work_greys_out_run_and_says_why(make):
     assert "A batch of 7 sequences" in text(lab)
     lab.panel.controls._numbers["batch"].value = 8
     assert not find(lab, "pl-run").disabled
-
-
-def test_no_strategy_is_offered_where_no_number_of_devices_would_do():
-    controls = controls_of()
-    controls._numbers["seq"].value = 100_000
-    assert all(button.disabled for button in controls._strategy._buttons.values())
-    assert "longer than the 2048 tokens" in controls._strategy._buttons["ddp"].tooltip
-
-
-def test_models_that_do_not_fit_are_grey_and_say_by_how_much(make):
-    lab = make()  # the made-up machine has 8 GiB free
-    model = find(lab, "pl-model")
-    names = [name for _, name in model.options]
-    assert names[:4] == ["nano", "micro", "mini", "small"]
-    model.value = "llama-3.1-8b"
-    assert find(lab, "pl-run").disabled
-    # 8.03 G parameters × 16 bytes on each of 4 ranks: 478.6 GiB; and the batch.
-    assert "llama-3.1-8b with ddp needs at least 480.1 GiB" in text(lab)
-    with pytest.raises(PlanError) as refused:
-        check_fits(Model("llama-3.1-8b"), lab.panel.controls.plan, *FakeRunner().room())
-    assert str(refused.value) in text(lab)
-    first_grey = text(lab).count("color: #a8a8a8")
-    assert 0 < first_grey < len(names)
-    # Sharded over the same ranks the floor falls to a quarter.
-    click(lab, "pl-strategy-zero3")
-    assert "with zero3 needs at least 121.1 GiB" in text(lab)
-
-
-def test_showing_a_plan_sets_every_input():
-    controls = controls_of()
-    plan = Plan(
-        "zero2", devices=2, batch=12, seq=64, micro_batches=3, precision="bf16", recompute="full",
-        optimizer="sgd",
-    )  # fmt: skip
-    mine = Model("mine", layers=2, hidden=32, heads=4, ffn=64, vocab=257)
-    controls.show(mine, plan, 17)
-    assert (controls.model, controls.plan, controls.steps) == (mine, plan, 17)
-
-
-def test_a_locked_choice_ignores_clicks():
-    told = []
-    choice = Choice("x", {"a": "A", "b": "B"}, "a", lambda: told.append(1))
-    choice.lock(True)
-    choice._buttons["b"].click()
-    assert choice.value == "a"
-    choice.lock(False)
-    choice.refuse({"b": "No."})
-    choice._buttons["b"].click()
-    assert (choice.value, choice._buttons["b"].tooltip, told) == ("a", "No.", [])
-    choice.refuse({})
-    choice._buttons["b"].click()
-    assert (choice.value, told) == ("b", [1])
+    click(lab, "pl-devices-3")
+    assert "Adjusted to your choice: Batch 8 → 9." in text(lab)
 
 
 # A run.
@@ -207,6 +127,30 @@ def test_tiles_are_the_reports_figures(make):
     lab.panel._quantity.value = "payload_bytes"
     lab.panel._redraw()
     assert f"<b>{report.payload_bytes / 2**20:.1f} MiB</b>" in text(lab)
+
+
+def test_a_pipelines_log_says_which_stage_is_where(make):
+    lab = make()
+    lab.run(Model("mini"), Plan("3d"), 2)
+    shown = text(lab)
+    assert "stage 0 on ranks 0-3: embedding, blocks 0-3, 2.4 M parameters over tp=2" in shown
+    assert "the head costs the last memory and time (0.066 M parameters)." in shown
+    # Everything is as it was shown, and ready for the next run.
+    assert find(lab, "pl-tp-2").disabled is False
+    assert "pl-chosen" in find(lab, "pl-zero-1")._dom_classes
+    assert lab.panel.controls.plan == Plan("3d")
+
+
+def test_the_bubble_is_shown_beside_the_formulas(make):
+    lab = make()
+    lab.run(Model("mini"), Plan("ddp"), 3)
+    assert "idle" not in lab.panel._tiles.value
+    report = lab.run(Model("mini"), Plan("pp", 4, micro_batches=12, schedule="gpipe"), 3)
+    measured = report.bubble
+    # 3 of 15 slots.
+    assert f"<b>{100 * measured.idle_of_total:.0f} %</b><span>idle (formula 20 %)" in text(lab)
+    ideal = f"idle/ideal {100 * measured.idle_of_ideal:.0f} % (25 %)"
+    assert ideal in text(lab)
 
 
 def test_a_second_click_is_ignored_while_a_run_is_under_way(make):
@@ -347,6 +291,17 @@ def test_replay_shows_the_report_and_runs_nothing(make):
     assert "Replayed 4 measured steps." in text(lab)
 
 
+def test_replaying_a_composition_shows_its_degrees(make):
+    report = fake_report("3d", devices=8, steps=3)
+    lab = make(replay=report)
+    assert lab.panel.controls.plan == report.plan
+    for css in ("pl-dp-2", "pl-pp-2", "pl-tp-2", "pl-zero-1", "pl-schedule-1f1b"):
+        assert "pl-chosen" in find(lab, css)._dom_classes, css
+        assert find(lab, css).disabled, css
+    click(lab, "pl-run")
+    assert lab.panel.wait(LONG) == "done"
+
+
 def test_fallbacks_for_a_notebook_without_a_kernel(make):
     lab = make()
     bundle = lab._repr_mimebundle_()
@@ -438,7 +393,7 @@ def test_busy_engines_say_so(clusters):
 def test_a_given_cluster_is_used_as_it_is(make, clusters):
     mine = FakeCluster(2)
     lab = make(cluster=mine)
-    assert lab.panel.controls._devices.options == [1, 2]
+    assert lab.panel.controls._choices["devices"].options == [1, 2]
     lab.run(Model("nano"), Plan("ddp", devices=2), 2)
     lab.panel._release()
     assert (len(clusters), mine.released) == (1, 1)
@@ -458,7 +413,7 @@ def test_releasing_without_engines_or_in_the_middle_of_a_run(clusters):
 
 
 def test_the_log_keeps_the_newest_lines_and_escapes_them():
-    log = Log(lines=2)
+    log = Log(Look(), lines=2)
     for message in ("one", "two", "<three>"):
         log(message)
     assert "one" not in log.widget.value

@@ -56,30 +56,39 @@ def test_element_bytes(precision, bytes_):
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_dict_round_trip(strategy):
-    plan = pl.Plan(strategy, micro_batches=2, seq=32, precision="bf16", optimizer="sgd")
+    plan = pl.Plan(strategy, seq=32, precision="bf16", optimizer="sgd", recompute="full")
     assert pl.Plan.from_dict(plan.to_dict()) == plan
 
 
 def test_to_dict_is_complete():
     assert pl.Plan("zero3", 2, batch=6, seq=16, micro_batches=3, recompute="full").to_dict() == {
         "strategy": "zero3", "devices": 2, "dp": 2, "pp": 1, "tp": 1, "zero": 3, "batch": 6,
-        "seq": 16, "micro_batches": 3, "precision": "fp32", "recompute": "full",
-        "optimizer": "adamw",
+        "seq": 16, "micro_batches": 3, "schedule": "1f1b", "sequence_parallel": False,
+        "precision": "fp32", "recompute": "full", "optimizer": "adamw", "clip": None,
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_alone_keeps_the_global_batch(strategy):
-    plan = pl.Plan(strategy, batch=16, micro_batches=2, optimizer="sgd", recompute="full")
+    micro = 1 if strategy == "mp" else 4
+    plan = pl.Plan(strategy, batch=16, micro_batches=micro, optimizer="sgd", recompute="full")
     alone = plan.alone()
     assert (alone.strategy, alone.devices, alone.dp) == ("single", 1, 1)
-    assert (alone.batch, alone.seq, alone.micro_batches) == (16, 128, 2)
+    assert (alone.batch, alone.seq, alone.micro_batches) == (16, 128, micro)
     assert (alone.optimizer, alone.recompute) == ("sgd", "full")
 
 
 def test_str():
     plan = pl.Plan("zero3", devices=4, batch=8, seq=128)
     assert str(plan) == ("zero3 on 4 (dp=4 pp=1 tp=1), batch 8 × 128 in 1 micro-batch, fp32, adamw")
+
+
+def test_str_of_a_composition():
+    plan = pl.Plan("3d", 8, zero=2, sequence_parallel=True, clip=1.0)
+    assert str(plan) == (
+        "3d on 8 (dp=2 pp=2 tp=2), ZeRO-2, 1f1b, sequence parallel, batch 16 × 128 in "
+        "4 micro-batches, fp32, adamw, clipped to 1"
+    )
 
 
 def test_a_plan_is_hashable_and_frozen():
@@ -106,7 +115,6 @@ def test_a_plan_is_hashable_and_frozen():
         (dict(seq=None), "seq=None must be a whole number from 1 to 1,048,576."),
         (dict(seq=10**12), "seq=1000000000000 must be a whole number"),
         (dict(batch=0), "batch=0 must be a whole number from 1 to 1,048,576."),
-        (dict(micro_batches=None), "micro_batches=None must be a whole number from 1 to 65,536."),
         (dict(micro_batches=0), "micro_batches=0 must be a whole number from 1 to 65,536."),
         (dict(devices=65_536, micro_batches=65_536),
          "batch=8589934592 must be a whole number from 1 to 1,048,576."),

@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
+from matplotlib.legend import Legend
 from PIL import Image
 
 from parallab.plan import Plan
@@ -21,12 +22,15 @@ from parallab.plots import (
     plot_loss,
     plot_memory,
     plot_report,
+    plot_timeline,
+    plot_traffic,
 )
 from parallab.plots.communication import stacked_bars
 from parallab.plots.history import Curve, memory_curve, thinned
-from parallab.plots.live import palette_png
+from parallab.plots.live import as_png, in_palette
 from parallab.plots.memory import MAX_RANKS, outline, shown_ranks
 from parallab.plots.style import (
+    AXIS_HATCHES,
     CATEGORY_COLOURS,
     OPERATION_COLOURS,
     Unit,
@@ -45,7 +49,11 @@ MIB = 2**20
 def words_in(figure) -> str:
     texts = [t.get_text() for ax in figure.axes for t in ax.texts]
     labels = [f"{ax.get_xlabel()} {ax.get_ylabel()}" for ax in figure.axes]
-    legends = [t.get_text() for ax in figure.axes if ax.get_legend() for t in ax.get_legend().texts]
+    legends = [
+        text.get_text()
+        for legend in figure.findobj(Legend)
+        for text in (legend.get_title(), *legend.texts)
+    ]
     return "\n".join([*texts, *labels, *legends, *(t.get_text() for t in figure.texts)])
 
 
@@ -198,7 +206,9 @@ def test_gauges_end_with_the_run():
 def test_every_figure_says_its_source():
     report = fake_report("zero3", devices=4)
     report.source = "simulated"
-    for plot in (plot_report, plot_memory, plot_communication, plot_loss):
+    for plot in (
+        plot_report, plot_memory, plot_timeline, plot_communication, plot_traffic, plot_loss
+    ):  # fmt: skip
         assert "simulated · mini · zero3 on 4" in words_in(plot(report))
 
 
@@ -272,9 +282,10 @@ def test_operations_are_named_and_axes_hatched():
     for rank in report.ranks:
         for step in rank.steps:
             step.communication[0].axis = "tp"
-    words = words_in(plot_communication(report))
-    assert "all-gather · tp" in words
-    assert "reduce-scatter · dp" in words
+    figure = plot_communication(report)
+    assert {"all-gather", "reduce-scatter", "dp", "tp"} <= set(words_in(figure).split("\n"))
+    (ax,) = figure.axes
+    assert {bars.get_hatch() for bars in ax.collections} == {None, AXIS_HATCHES["tp"]}
 
 
 def test_a_single_device_sends_nothing():
@@ -335,8 +346,16 @@ def test_the_frame_rate_is_capped():
     assert view.frames - before == sum(drawn) < 200
 
 
-def test_a_frame_of_eight_ranks_takes_little_of_a_core():
-    run = FakeRun(Model("mini"), Plan("zero3", devices=8, batch=16), 30)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan("zero3", devices=8, batch=16),
+        Plan("pp", devices=8, micro_batches=16, schedule="interleaved"),
+    ],
+    ids=["zero3", "pipeline"],
+)
+def test_a_frame_of_eight_ranks_takes_little_of_a_core(plan):
+    run = FakeRun(Model("mini", layers=16), plan, 30)
     history = History(run.model, run.plan, devices=["cpu"] * 8)
     view = LiveRunView(history, 30, lambda png: None, caption="")
     before, spent = view.frames, 0.0
@@ -349,6 +368,25 @@ def test_a_frame_of_eight_ranks_takes_little_of_a_core():
         progress = run.poll()
     # Processor time, which a busy machine does not stretch much: five frames need half a core.
     assert spent / (view.frames - before) < 0.1
+
+
+def test_a_frame_that_is_new_in_parts_is_as_one_drawn_whole():
+    run = FakeRun(Model("nano"), Plan("pp", devices=2), 4, polls_per_step=5)
+    frames: list[bytes] = []
+    view = LiveRunView(History(run.model, run.plan), 4, frames.append, caption="")
+    for _ in range(8):
+        view.add(run.poll())
+        view._live._due = 0
+        view.draw()
+    before = len(frames)
+    view.add(run.poll())
+    view._live._due = 0
+    assert view.draw()
+    view.draw(force=True)
+    assert len(frames) == before + 2
+    moved = picture_of(frames[-2])
+    assert (moved != picture_of(frames[-3])).any()
+    assert (moved == picture_of(frames[-1])).all()
 
 
 def test_threads_may_draw_at_the_same_time():
@@ -377,7 +415,7 @@ def test_the_palette_keeps_every_colour_and_white():
     colours = [*CATEGORY_COLOURS.values(), *OPERATION_COLOURS.values(), "#FFFFFF", "#EFEFEF"]
     rows = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] + [255] for c in colours]
     rgba = np.repeat(np.array([rows], dtype=np.uint8), 4, axis=0)
-    assert np.abs(picture_of(palette_png(rgba)).astype(int) - rgba[:, :, :3]).max() <= 4
+    assert np.abs(picture_of(as_png(in_palette(rgba))).astype(int) - rgba[:, :, :3]).max() <= 4
 
 
 def test_plots_need_neither_torch_nor_widgets_nor_pyplot():

@@ -10,6 +10,7 @@ import parallab as pl
 from parallab.predict.communication import (
     flat_elements,
     payload_per_step,
+    receivers,
     row_elements,
     wire_bytes,
 )
@@ -55,8 +56,9 @@ def test_wire_bytes_of_an_unknown_operation():
     [(1, 125_248, 125_248), (2, 125_248, 125_248), (3, 125_253, 127_242), (4, 125_248, 125_248)],
 )
 def test_padding(ranks, flat, rows):
-    assert flat_elements(NANO, ranks) == flat
-    assert row_elements(NANO, ranks) == rows
+    units = list(NANO.units().values())
+    assert flat_elements(units, ranks) == flat
+    assert row_elements(units, ranks) == rows
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_padding(ranks, flat, rows):
 )
 def test_payload_over_4(strategy, payload):
     plan = pl.Plan(strategy, batch=8, seq=128)
-    assert payload_per_step(NANO, plan) == payload
+    assert payload_per_step(NANO, plan) == {(op, "dp"): size for op, size in payload.items()}
 
 
 @pytest.mark.parametrize(
@@ -88,12 +90,107 @@ def test_payload_over_4(strategy, payload):
 )
 def test_payload_over_3_with_2_micro_batches(strategy, payload):
     plan = pl.Plan(strategy, 3, micro_batches=2)
-    assert payload_per_step(NANO, plan) == payload
+    assert payload_per_step(NANO, plan) == {(op, "dp"): size for op, size in payload.items()}
+
+
+# Activations of 8 x 128 tokens are 262,144 bytes. A layer has four all-reduces of them, embedding
+# and head one each, and the loss has 3 numbers of 4 bytes a token: 12,288.
+@pytest.mark.parametrize(
+    ("choices", "payload"),
+    [
+        ({}, {("all_reduce", "tp"): 10 * 262_144 + 12_288}),
+        ({"micro_batches": 4}, {("all_reduce", "tp"): 10 * 262_144 + 12_288}),
+        ({"recompute": "full"}, {("all_reduce", "tp"): 12 * 262_144 + 12_288}),
+        # Five norms of 64 weights, which every rank holds and uses on its part of the sequence.
+        ({"sequence_parallel": True}, {
+            ("all_gather", "tp"): 10 * 262_144,
+            ("reduce_scatter", "tp"): 10 * 262_144,
+            ("all_reduce", "tp"): 12_288 + 5 * 64 * 4,
+        }),
+        ({"clip": 1.0}, {("all_reduce", "tp"): 2_633_728, ("all_reduce", "world"): 4}),
+    ],
+)  # fmt: skip
+def test_payload_of_the_tensor_axis(choices, payload):
+    assert payload_per_step(NANO, pl.Plan("tp", 2, batch=8, **choices)) == payload
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_payload_of_a_pipeline(schedule):
+    plan = pl.Plan("pp", 2, batch=8, schedule=schedule)
+    for pp in (0, 1):
+        payload = payload_per_step(NANO, plan, {"dp": 0, "pp": pp, "tp": 0})
+        assert payload == {("send", "pp"): 262_144, ("recv", "pp"): 262_144}
+
+
+def test_payload_of_a_pipeline_with_two_stages_a_rank():
+    deep = pl.Model("nano", layers=4)
+    for schedule, borders in (("interleaved", (3, 3)), ("zbv", (2, 2))):
+        plan = pl.Plan("pp", 2, batch=8, schedule=schedule)
+        for pp, count in enumerate(borders):
+            payload = payload_per_step(deep, plan, {"dp": 0, "pp": pp, "tp": 0})
+            assert payload == {("send", "pp"): count * 262_144, ("recv", "pp"): count * 262_144}
+
+
+# The first of two ranks holds the embedding (16,384) and a block (46,208 weights), the second a
+# block and the head (16,448).
+def test_payload_of_data_and_pipeline():
+    plan = pl.Plan("dp+pp", 4, batch=8)
+    for pp, weights in enumerate((250_368, 250_624)):
+        assert payload_per_step(NANO, plan, {"dp": 1, "pp": pp, "tp": 0}) == {
+            ("all_reduce", "dp"): weights, ("send", "pp"): 131_072, ("recv", "pp"): 131_072,
+        }  # fmt: skip
+
+
+# Of a block, tp 2 splits all but the two norms: 23,168 weights; of the ends, the vocabulary.
+@pytest.mark.parametrize(
+    ("zero", "weights", "reduced", "gathered"),
+    [
+        (1, (125_440, 125_696), 1, 1),
+        (2, (125_440, 125_696), 4, 1),  # each of four micro-batches
+        (3, (125_440, 125_696), 1, 5),  # before each forward pass but one, and two backward passes
+    ],
+)
+def test_payload_of_3d(zero, weights, reduced, gathered):
+    plan = pl.Plan("3d", 8, batch=8, zero=zero)
+    for pp in (0, 1):
+        assert payload_per_step(NANO, plan, {"dp": 0, "pp": pp, "tp": 1}) == {
+            ("reduce_scatter", "dp"): reduced * weights[pp],
+            ("all_gather", "dp"): gathered * weights[pp],
+            ("send", "pp"): 131_072,
+            ("recv", "pp"): 131_072,
+            ("all_reduce", "tp"): 5 * 131_072 + (6_144 if pp else 0),
+        }
+
+
+def test_states_of_3d():
+    plan = pl.Plan("3d", 8, batch=8, zero=1)
+    assert model_states(NANO, plan) == dict(
+        parameters=125_440, gradients=125_440, optimizer=125_440
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "sent", "position", "by_distance"),
+    [
+        ("all_reduce", 1500, 0, {1: 1500}),
+        ("broadcast", 1000, 2, {1: 1000}),
+        ("broadcast", 0, 3, {}),
+        ("reduce", 1000, 3, {-1: 1000}),
+        ("scatter", 752, 0, {1: 251, 2: 251, 3: 250}),
+        ("gather", 250, 3, {-3: 250}),
+        ("send", 1000, 3, {-3: 1000}),
+        ("all_to_all", 750, 1, {1: 250, 2: 250, 3: 250}),
+    ],
+)
+def test_to_whom_the_bytes_of_an_operation_go(op, sent, position, by_distance):
+    assert receivers(op, sent, 4, position) == by_distance
 
 
 def test_bf16_halves_the_payload():
     plan = pl.Plan("zero3", precision="bf16")
-    assert payload_per_step(NANO, plan) == {"all_gather": P, "reduce_scatter": P // 2}
+    assert payload_per_step(NANO, plan) == {
+        ("all_gather", "dp"): P, ("reduce_scatter", "dp"): P // 2,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -132,7 +229,7 @@ def test_zero3_shares_add_up_to_the_model(devices):
     assert sum(states["optimizer"] for states in ranks) == 2 * P
     assert min(states["optimizer"] for states in ranks) >= 0
     assert {states["parameters"] for states in ranks} == {
-        row_elements(NANO, devices) // devices * 4
+        row_elements(NANO.units().values(), devices) // devices * 4
     }
 
 

@@ -78,9 +78,12 @@ def test_json_has_the_names_that_scripts_rely_on(report):
     assert list(rank) == ["rank", "coords", "device", "host", "steps"]
     first = rank["steps"][0]
     assert list(first) == [
-        "step", "loss", "seconds", "traced", "memory", "communication", "spans",
+        "step", "loss", "seconds", "traced", "memory", "communication", "spans", "begin",
+        "traffic",
     ]  # fmt: skip
-    assert list(first["memory"]) == ["peak_bytes", "at_peak", "states", "phases", "series"]
+    assert list(first["memory"]) == [
+        "peak_bytes", "at_peak", "states", "phases", "series", "marks",
+    ]  # fmt: skip
     assert first["memory"]["phases"][0] == {
         "phase": "forward", "peak_bytes": 101, "by_category": {"parameters": 81, "workspace": 20},
     }  # fmt: skip

@@ -150,14 +150,14 @@ def test_str():
         ("nano", dict(hidden=10**9), "hidden=1000000000 is not a size"),
         ("nano", dict(vocab=math.inf), "vocab=inf is not a size"),
         ("nano", dict(hidden=66), "hidden=66 does not divide into heads=4: give head_dim"),
-        ("nano", dict(kv_heads=3), "4 heads cannot share 3 key/value heads evenly; kv_heads may be "
+        ("nano", dict(kv_heads=3), "heads=4 cannot share kv_heads=3 evenly; kv_heads may be "
          "1, 2, 4."),
         ("nano", dict(head_dim=15), "head_dim=15 is odd; choose an even head_dim"),
         ("nano", dict(mlp="moe"), "mlp='moe' is not one of gated, plain."),
         ("nano", dict(activation="relu"), "activation='relu' is not one of silu, gelu."),
         ("nano", dict(norm=0), "norm=0 is not one of rms, layer."),
-        ("nano", dict(positions="alibi"), "positions='alibi' is not one of rope, learned."),
-        ("nano", dict(positions=["rope"]), "positions=['rope'] is not one of rope, learned."),
+        ("nano", dict(positions="sine"), "positions='sine' is not one of rope, learned, alibi."),
+        ("nano", dict(positions=["rope"]), "positions=['rope'] is not one of rope, learned, "),
         ("nano", dict(norm_eps=0.0), "norm_eps=0.0 must be a number above 0."),
         ("nano", dict(norm_eps=math.nan), "norm_eps=nan must be a number above 0."),
         ("nano", dict(rope_theta="big"), "rope_theta='big' must be a number above 0."),

@@ -83,7 +83,8 @@ def _verify_without_reduction(rank: int, strategy: str) -> dict[str, Any]:
         size = unit.shard.numel()
         unit.shard.grad = gradients[self.rank * size : (self.rank + 1) * size].clone()
 
-    FlatShards._reduce_scatter = forget  # type: ignore[method-assign]
+    assert FlatShards._reduce
+    FlatShards._reduce = forget  # type: ignore[method-assign]
     return verify(Model("nano"), Plan(strategy, 2, seq=32), CPU)
 
 
@@ -125,8 +126,7 @@ def test_counted_payload_is_the_closed_form(
     for steps in run_ranks(_train, plan.devices, sizes, strategy, choices):
         for step in steps[WARM_STEP:]:
             rows = total_communication(step.communication)
-            assert {op: row["payload_bytes"] for (op, _), row in rows.items()} == expected
-            assert {axis for _, axis in rows} == {"dp"}
+            assert {key: row["payload_bytes"] for key, row in rows.items()} == expected
 
 
 @pytest.mark.parametrize(("sizes", "choices"), COUNTED)
@@ -163,7 +163,8 @@ PAYLOAD_NANO_4 = {
 
 @pytest.mark.parametrize("strategy", SEVERAL)
 def test_payload_of_nano_in_literal_bytes(strategy: str) -> None:
-    assert payload_per_step(Model("nano"), Plan(strategy, 4)) == PAYLOAD_NANO_4[strategy]
+    payload = payload_per_step(Model("nano"), Plan(strategy, 4))
+    assert {op: size for (op, _), size in payload.items()} == PAYLOAD_NANO_4[strategy]
 
 
 def _loss_over(rank: int, steps: int) -> list[float | None]:

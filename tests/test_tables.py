@@ -2,6 +2,7 @@
 
 import parallab as pl
 from parallab.cli.tables import report_text, table
+from parallab.report import Communication, Span
 from tests.recorded import recorded
 
 
@@ -59,6 +60,37 @@ def test_memory_is_shown_in_a_unit_that_suits(monkeypatch):
     for rank in report.ranks:
         rank.steps[0].memory.peak_bytes = 40 * 2**30
     assert "in GiB" in report_text(report)
+
+
+def test_a_pipeline_shows_axes_traffic_stages_and_bubble():
+    report = recorded(plan=pl.Plan("dp+pp", 4, batch=8, micro_batches=2, seq=64))
+    for rank in report.ranks:
+        for step in rank.steps:
+            step.communication.append(Communication("send", "pp", "other", 2, 100, 100))
+            step.traffic = {(rank.rank + 2) % 4: 100, (rank.rank + 1) % 4: 500_992}
+            # Two work all of the second in which any does, two half of it.
+            step.begin, step.spans = 0.0, [Span("forward", 0, 0, 0.5 * (rank.rank > 1), 1.0)]
+    report.environment |= {"cores": 2, "hosts": ["here"]}
+    text = report_text(report)
+    rows = [line.split() for line in text.splitlines()]
+    assert ["sent", "on", "dp", "500,992", "500,992"] in rows
+    assert ["sent", "on", "pp", "100", "100"] in rows
+    assert (
+        """\
+Sent in step 4, from row to column, in KiB
+(payload measured, its way computed for ideal rings)
+to rank      0      1      2      3
+rank 0       ·  489.2    0.1      ·
+rank 1       ·      ·  489.2    0.1
+rank 2     0.1      ·      ·  489.2
+rank 3   489.2    0.1      ·      ·
+"""
+        in text
+    )
+    assert "stage 0 on ranks 0-1: embedding, block 0, 0.063 M parameters" in text
+    assert text.endswith("""\
+Bubble  idle/total 25.0% measured, 33.3% by the schedule; idle/ideal 33.3% and 50.0%
+        (4 ranks share 2 cores: some wait for those)""")
 
 
 def test_table():

@@ -56,6 +56,12 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     for axis in AXES:
         how.add_argument(f"--{axis}", type=whole_number(), metavar="N",
                          help=f"degree of the {AXIS_NAMES[axis]} axis")  # fmt: skip
+    how.add_argument("--zero", type=whole_number(0, 3), metavar="STAGE",
+                     help="what the data axis of dp+pp and 3d shards: 0, 1, 2 or 3")  # fmt: skip
+    how.add_argument("--schedule", choices=CHOICES["schedule"], default="1f1b",
+                     help="order of a pipeline's micro-batches (1f1b)")  # fmt: skip
+    how.add_argument("--sequence-parallel", action="store_true",
+                     help="split norms and residuals over the tensor axis too")  # fmt: skip
     how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
                      help="where the ranks run (auto: free GPUs, else the CPU)")  # fmt: skip
 
@@ -64,11 +70,15 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
                       help="sequences over all ranks (2 per rank and micro-batch)")  # fmt: skip
     step.add_argument("--seq", type=whole_number(), default=128, metavar="N",
                       help="tokens per sequence (128)")  # fmt: skip
-    step.add_argument("--micro-batches", type=whole_number(), default=1, metavar="N",
-                      help="parts of a rank's share, added up before one update (1)")  # fmt: skip
-    for name, allowed in CHOICES.items():
+    step.add_argument("--micro-batches", type=whole_number(), metavar="N",
+                      help="parts of a rank's share, added up before one update (1; in a "
+                           "pipeline, 2 per rank of it)")  # fmt: skip
+    for name in ("precision", "recompute", "optimizer"):
+        allowed = CHOICES[name]
         step.add_argument(f"--{name}", choices=allowed, default=allowed[0],
                           help=f"{' or '.join(allowed)} ({allowed[0]})")  # fmt: skip
+    step.add_argument("--clip", type=float, metavar="NORM",
+                      help="scale the gradients down to this global norm (off)")  # fmt: skip
     parser.add_argument("--verbose", action="store_true",
                         help="after a failure, the failing rank's traceback")  # fmt: skip
 
@@ -103,8 +113,19 @@ def model_and_plan(args: argparse.Namespace) -> tuple[Model, Plan]:
         **degrees,
         batch=args.batch,
         seq=args.seq,
-        micro_batches=args.micro_batches,
-        **{name: getattr(args, name) for name in CHOICES},
+        **{
+            name: getattr(args, name)
+            for name in (
+                "zero",
+                "micro_batches",
+                "schedule",
+                "sequence_parallel",
+                "precision",
+                "recompute",
+                "optimizer",
+                "clip",
+            )
+        },
     )
     plan.check(model)
     check_text(args.text, plan.seq)

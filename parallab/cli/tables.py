@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parallab.predict.bubble import bubble
+from parallab.predict.placement import stage_lines
 from parallab.report import CATEGORIES, WARM_STEP, Rank, Report, Step, sent
 
+# A wider matrix would not fit a terminal.
+TRAFFIC_RANKS = 16
 UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
@@ -27,8 +31,9 @@ def report_text(report: Report) -> str:
     """Everything a person asks first, a paragraph each."""
     if not report.steps:
         return f"{_what(report)}\nNo step was finished."
-    parts = [_what(report), _memory(report), _communication(report), _pace(report)]
-    return "\n\n".join(parts)
+    parts = [_what(report), _memory(report), _communication(report), _traffic(report)]
+    parts += ["\n".join(stage_lines(report.model, report.plan)), _pace(report)]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _what(report: Report) -> str:
@@ -78,6 +83,11 @@ def _communication(report: Report) -> str:
         (op, axis, *(f"{row[key]:,}" for key in ("count", "payload_bytes", "wire_bytes")))
         for (op, axis), row in totals.items()
     ]
+    axes = sorted({axis for _, axis in totals})
+    for axis in axes if len(axes) > 1 else []:
+        of_axis = [row for (op, at), row in totals.items() if at == axis and op != "recv"]
+        sums = (f"{sum(r[key] for r in of_axis):,}" for key in ("payload_bytes", "wire_bytes"))
+        rows.append((f"sent on {axis}", "", "", *sums))
     sums = (f"{sent(busiest.steps[last], key):,}" for key in ("payload_bytes", "wire_bytes"))
     rows.append(("total sent", "", "", *sums))
     title = (
@@ -89,6 +99,26 @@ def _communication(report: Report) -> str:
     return f"{title}\n{table(('operation', 'axis', 'calls', 'payload', 'wire'), rows, left=2)}"
 
 
+def _traffic(report: Report) -> str:
+    """Who sends how much to whom, where there are more than two to tell apart."""
+    last = report.steps - 1
+    traffic = [rank.steps[last].traffic for rank in report.ranks]
+    most = max((size for row in traffic for size in row.values()), default=0)
+    if not most or not 2 < len(traffic) <= TRAFFIC_RANKS:
+        return ""
+    unit, size = next((u, s) for u, s in UNITS if most >= 10 * s or s == 1)
+    rows = [
+        (f"rank {rank.rank}", *(f"{row[to.rank] / size:,.1f}" if to.rank in row else "·"
+                                for to in report.ranks))
+        for rank, row in zip(report.ranks, traffic, strict=True)
+    ]  # fmt: skip
+    title = (
+        f"Sent in step {last}, from row to column, in {unit}\n"
+        f"(payload {report.source}, its way computed for ideal rings)"
+    )
+    return f"{title}\n{table(('to rank', *(str(rank.rank) for rank in report.ranks)), rows)}"
+
+
 def _pace(report: Report) -> str:
     losses = report.losses
     lines = [f"Loss  {losses[0]:.4f} → {losses[-1]:.4f} in {report.steps} steps, {report.source}"]
@@ -98,6 +128,23 @@ def _pace(report: Report) -> str:
             f"Step  {seconds * 1e3:,.1f} ms, {tokens:,.0f} tokens per second, {report.source}: "
             f"{_timed(report)}"
         )
+    measured, formula = report.bubble, bubble(report.plan)
+    if measured is not None and formula is not None:
+        lines.append(
+            f"Bubble  idle/total {measured.idle_of_total:.1%} {report.source}, "
+            f"{formula.idle_of_total:.1%} by the schedule; "
+            f"idle/ideal {measured.idle_of_ideal:.1%} and {formula.idle_of_ideal:.1%}"
+        )
+        cores, here = report.environment.get("cores"), report.environment.get("hosts", [])
+        if (
+            cores
+            and len(here) == 1
+            and "cpu" in report.ranks[0].device
+            and cores < len(report.ranks)
+        ):
+            lines.append(
+                f"        ({len(report.ranks)} ranks share {cores} cores: some wait for those)"
+            )
     return "\n".join(lines)
 
 

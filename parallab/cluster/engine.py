@@ -59,6 +59,9 @@ def hello() -> dict[str, Any]:
         "parallab": parallab.__version__,
         "platform": platform.platform(),
         "threads": torch.get_num_threads(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "gpus": [str(torch.cuda.get_device_properties(i).uuid) for i in range(gpus)],
         "device": torch.cuda.get_device_name(0) if gpus else "cpu",
         "gpu_bytes": torch.cuda.get_device_properties(0).total_memory if gpus else 0,

@@ -46,6 +46,8 @@ def check_request(
         raise ModelError(f"model={model!r} is not a Model; Model('nano') would be one.")
     if not isinstance(plan, Plan):
         raise PlanError(f"plan={plan!r} is not a Plan; Plan('ddp', devices={pool.n}) would be one.")
+    if model.why_not_trainable:
+        raise ModelError(model.why_not_trainable)
     plan.check(model)
     if plan.devices > pool.n:
         raise PlanError(

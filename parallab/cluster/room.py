@@ -9,7 +9,9 @@ import psutil
 from parallab.errors import PlanError
 from parallab.plan import Plan
 from parallab.predict.memory import model_states
+from parallab.predict.parts import blocks_of_stage, held_stages
 from parallab.spec import PRESETS, Model
+from parallab.stages import stage_count
 
 # What an engine and its nanny take in a small run, beyond the torch that they share.
 ENGINE_BYTES = 300 * 2**20
@@ -59,13 +61,21 @@ def needed_bytes(model: Model, plan: Plan, shared: bool) -> int:
 
 
 def batch_bytes(model: Model, plan: Plan, rank: int) -> int:
-    """The least that a rank's batch takes: ids, each block's input, logits and their gradient."""
+    """The least that a rank's batch takes: ids, the inputs of its blocks for one micro-batch, and,
+    where it holds the head, logits and their gradient.
+    """
     ids = 2 * plan.batch * (plan.seq + 1) * 8
     tokens = plan.micro_batch * plan.seq
+    stages = held_stages(plan, plan.coordinates(rank)["pp"])
+    blocks = sum(blocks_of_stage(model, plan, stage) for stage in stages)
+    inputs = blocks * tokens * model.hidden
+    if plan.sequence_parallel:
+        inputs //= plan.tp
     # Classic DataParallel gathers every rank's logits on rank 0.
     gathered = plan.dp if plan.data == "dp" and rank == 0 else 1
-    logits = 2 * gathered * tokens * model.vocab * plan.element_bytes
-    return ids + logits + model.layers * tokens * model.hidden * plan.element_bytes
+    head = stage_count(plan.pp, plan.schedule) - 1 in stages
+    logits = 2 * gathered * tokens * model.vocab // plan.tp if head else 0
+    return ids + (inputs + logits) * plan.element_bytes
 
 
 def gib(count: float) -> str:
@@ -80,19 +90,40 @@ _HEADROOM = 0.7
 def _remedy(model: Model, plan: Plan, free_bytes: int, shared: bool) -> str:
     """What should fit: the same model sharded, a smaller batch, or a smaller model."""
     room = _HEADROOM * free_bytes
-    if plan.devices > 1 and plan.data != "zero3":
-        sharded = Plan.from_dict({**plan.to_dict(), "strategy": "zero3"})
+    sharded = _sharded(plan)
+    if sharded is not None:
         need = needed_bytes(model, sharded, shared)
         if need <= room:
             return f"zero3 needs {gib(need)} and should fit"
     least = Plan.from_dict({**plan.to_dict(), "batch": plan.dp * plan.micro_batches})
     if needed_bytes(model, least, shared) <= room:
         return "a smaller batch or more micro-batches should fit"
-    smaller = [Model(name) for name in PRESETS]
     smaller = [
-        m for m in smaller if m.context >= plan.seq and needed_bytes(m, plan, shared) <= room
+        other
+        for other in map(Model, PRESETS)
+        if _goes_with(other, plan) and needed_bytes(other, plan, shared) <= room
     ]
     if not smaller:
         return "no preset is small enough"
     best = max(smaller, key=lambda m: m.parameters)
     return f"{best} should fit"
+
+
+def _goes_with(model: Model, plan: Plan) -> bool:
+    try:
+        plan.check(model)
+    except PlanError:
+        return False
+    return True
+
+
+def _sharded(plan: Plan) -> Plan | None:
+    """ZeRO-3 on the same devices and batch; None where that is no other plan, or none at all."""
+    if plan.devices == 1 or plan.data == "zero3" or plan.batch % plan.devices:
+        return None
+    parts = plan.batch // plan.devices
+    return Plan(
+        "zero3", plan.devices, batch=plan.batch, seq=plan.seq, precision=plan.precision,
+        micro_batches=plan.micro_batches if parts % plan.micro_batches == 0 else 1,
+        recompute=plan.recompute, optimizer=plan.optimizer,
+    )  # fmt: skip

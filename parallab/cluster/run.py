@@ -275,7 +275,10 @@ def environment(pool: Pool, places: list[dict[str, Any]], options: Options) -> d
     """What the Report's figures depend on besides model and plan."""
     facts = pool.facts[0]
     return {
-        **{key: facts[key] for key in ("torch", "parallab", "python", "platform", "threads")},
+        **{
+            key: facts[key]
+            for key in ("torch", "parallab", "python", "platform", "threads", "cores")
+        },
         "backend": pool.backend,
         "hosts": list(dict.fromkeys(place["host"] for place in places)),
         "devices": [place["device"] for place in places],

@@ -44,7 +44,7 @@ class Verification:
         """Puts together what `parallab.rank.verify.verify` returned on each rank."""
         losses = [mean_loss(step) for step in zip(*(rank["losses"] for rank in ranks), strict=True)]
         tensors: dict[str, float] = {}
-        for rank in ranks:
+        for rank in ranks:  # a pipeline's ranks hold different tensors, in the model's order
             for name, difference in rank["tensors"]:
                 tensors[name] = _worse(tensors.get(name, 0.0), difference)
         return cls(

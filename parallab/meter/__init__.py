@@ -80,14 +80,20 @@ class Meter:
             yield
 
     @contextmanager
-    def phase(self, name: str, micro_batch: int = 0, stage: int = 0) -> Iterator[None]:
+    def phase(
+        self, name: str, micro_batch: int = 0, stage: int = 0, kind: str | None = None
+    ) -> Iterator[None]:
         """A stretch of the step, "forward", "backward" or "optimizer".
 
-        It becomes a span; communication and memory peaks inside it bear its name. Outside any
-        phase, communication is in the phase "other".
+        It becomes a span of its name; communication and memory peaks inside it bear it too. Outside
+        any phase, communication is in the phase "other".
+
+        Args:
+            kind: the span's, where it is not the name: "weight", or "" for no span.
         """
         self._memory.mark()
-        with self._timeline.recorded_phase(Phase(name, micro_batch, stage)):
+        phase = Phase(name, micro_batch, stage, name if kind is None else kind)
+        with self._timeline.recorded_phase(phase):
             with self._memory.recorded_phase(name):
                 yield
             self._memory.mark()
@@ -106,6 +112,8 @@ class Meter:
             memory=self._memory.memory(),
             communication=self._communication.rows(),
             spans=self._timeline.spans() + self._communication.spans(),
+            begin=self._timeline.begin_seconds,
+            traffic=self._communication.traffic(),
         )
 
     def gauge(self) -> dict[str, Any]:

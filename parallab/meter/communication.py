@@ -14,9 +14,10 @@ import contextlib
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from parallab.meter.timeline import Phase, Timeline, now
-from parallab.predict.communication import wire_bytes
+from parallab.predict.communication import receivers, wire_bytes
 from parallab.report import Communication, Span
 
 # A callback runs within microseconds of the end of its operation, once it gets the GIL.
@@ -79,6 +80,7 @@ class _Call:
     Attributes:
         start, end: seconds of the timeline's clock; end is None until it is known.
         followed: whether the backend will say when it has ended.
+        traffic: receiving rank -> bytes.
     """
 
     op: str
@@ -89,6 +91,7 @@ class _Call:
     start: float
     end: float | None = None
     followed: bool = False
+    traffic: dict[int, int] = field(default_factory=dict)
 
 
 class CommunicationMeter:
@@ -106,6 +109,7 @@ class CommunicationMeter:
 
     def __init__(self, axes: Mapping[str, str], timeline: Timeline, *, timed: bool) -> None:
         self._axes = dict(axes)
+        self._members: dict[str, list[int]] = {}
         self._timeline = timeline
         self._timed = timed
         self._calls: list[_Call] = []
@@ -161,6 +165,14 @@ class CommunicationMeter:
             if c.end is not None
         ]
 
+    def traffic(self) -> dict[int, int]:
+        """Bytes that this rank sent in the step to each other, on ideal rings."""
+        totals: dict[int, int] = defaultdict(int)
+        for call in self._calls:
+            for rank, size in call.traffic.items():
+                totals[rank] += size
+        return dict(sorted(totals.items()))
+
     def close(self) -> None:
         """Takes the kernels away; nothing where another meter has taken over."""
         _kernels.uninstall(self)
@@ -170,10 +182,14 @@ class CommunicationMeter:
     def begin(
         self, operation: _Operation, args: tuple[Any, ...], group: dist.ProcessGroup, root: int
     ) -> _Call | None:
-        """Notes an operation that is about to start; None outside a step."""
+        """Notes an operation that is about to start; None outside a step.
+
+        Args:
+            root: the group's rank that it starts from or leads to; of a send, the receiver.
+        """
         if not self._recording:
             return None
-        n = group.size()
+        n, me = group.size(), group.rank()
         payload = 0 if operation.payload is None else _bytes(args[operation.payload])
         if operation.shard:
             payload *= n
@@ -182,11 +198,22 @@ class CommunicationMeter:
             axis=self._axes.get(group.group_name, "world"),
             phase=self._timeline.phase,
             payload_bytes=payload,
-            wire_bytes=wire_bytes(operation.name, payload, n, (group.rank() - root) % n),
+            wire_bytes=wire_bytes(operation.name, payload, n, (me - root) % n),
             start=now(),
         )
+        ranks = self._ranks_of(group)
+        sent = receivers(operation.name, call.wire_bytes, n, (me - root) % n)
+        call.traffic = {ranks[(me + offset) % n]: size for offset, size in sent.items()}
         self._calls.append(call)
         return call
+
+    def _ranks_of(self, group: dist.ProcessGroup) -> list[int]:
+        """The group's members by their numbers in the world."""
+        name = group.group_name
+        if name not in self._members:
+            c10d: Any = dist.distributed_c10d
+            self._members[name] = dist.get_process_group_ranks(c10d._resolve_process_group(name))
+        return self._members[name]
 
     def follow(self, call: _Call, result: Any) -> None:
         """Finds out when an operation ends. What fails here leaves the end unknown, no more."""
@@ -272,7 +299,7 @@ _wait = dist.Work.wait
 def _kernel(op: Any, operation: _Operation) -> Callable[..., Any]:
     arguments = [argument.name for argument in op._schema.arguments]
     group_at = arguments.index("process_group")
-    root_at = arguments.index("root_rank") if "root_rank" in arguments else None
+    root_at = next((i for i, name in enumerate(arguments) if name in ("root_rank", "dst")), None)
     here = torch._C.DispatchKey.BackendSelect
 
     def kernel(keyset: Any, *args: Any) -> Any:

@@ -7,6 +7,7 @@ import gc
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,7 @@ class MemoryMeter:
         self._traced = False
         self._states: dict[str, int] = {}
         self._peaks: dict[str, int] = {}
+        self._marks: list[tuple[Any, int]] = []
 
     def watch(self, module: nn.Module, optimizer: Optimizer | None) -> None:
         """Names what holds the model's states; `parallab.meter.Meter.watch`."""
@@ -81,7 +83,7 @@ class MemoryMeter:
     def recorded_step(self, traced: bool) -> Iterator[None]:
         """One step, followed by category if traced."""
         self._traced = traced
-        self._states, self._peaks = {}, {}
+        self._states, self._peaks, self._marks = {}, {}, []
         self._allocator.reset_peak()
         with self._tracker.recorded_step(self._held) if traced else contextlib.nullcontext():
             yield
@@ -111,8 +113,10 @@ class MemoryMeter:
     def mark(self) -> None:
         """A phase ends: what was seen since the last mark belongs to it."""
         name = self._timeline.phase.name
-        seen = self._allocator.peak_bytes()
-        seen = self.total_bytes() if seen is None else max(0, seen - self._baseline_bytes)
+        total, seen = self.total_bytes(), self._allocator.peak_bytes()
+        if total is not None:
+            self._marks.append((self._timeline.stamp(), total))
+        seen = total if seen is None else max(0, seen - self._baseline_bytes)
         self._allocator.reset_peak()
         self._peaks[name] = max(seen or 0, self._peaks.get(name, 0))
         if self._traced:
@@ -121,8 +125,16 @@ class MemoryMeter:
 
     def memory(self) -> Memory:
         """The finished step's memory."""
-        if self._traced:
-            return self._traced_memory()
+        memory = self._traced_memory() if self._traced else self._untraced_memory()
+        if self._marks:
+            stamps, totals = zip(*self._marks, strict=True)
+            memory.marks = {
+                "seconds": [self._timeline.seconds(stamp) for stamp in stamps],
+                "bytes": list(totals),
+            }
+        return memory
+
+    def _untraced_memory(self) -> Memory:
         return Memory(
             peak_bytes=max(self._peaks.values()) or sum(self._states.values()),
             states=self._states,

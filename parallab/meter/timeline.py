@@ -24,11 +24,17 @@ def now() -> float:
 
 @dataclass(frozen=True)
 class Phase:
-    """What the rank is doing; "other" between the phases of a step."""
+    """What the rank is doing; "other" between the phases of a step.
+
+    Attributes:
+        kind: the span that it becomes: its name, "weight" for the weights' half of a backward pass,
+            or "" for none.
+    """
 
     name: str = "other"
     micro_batch: int = 0
     stage: int = 0
+    kind: str = ""
 
 
 @dataclass
@@ -69,7 +75,7 @@ class Timeline:
         self.step_seconds = None
         self._stretches = []
         self._synchronize()
-        self._origin = self._stamp()
+        self._origin = self.stamp()
         self.begin_seconds = now()
         try:
             yield
@@ -82,12 +88,13 @@ class Timeline:
     def recorded_phase(self, phase: Phase) -> Iterator[None]:
         """A stretch of the step; phases may lie within one another."""
         outer, self.phase = self.phase, phase
-        stretch = _Stretch(phase, self._stamp())
-        self._stretches.append(stretch)
+        stretch = _Stretch(phase, self.stamp())
+        if phase.kind:
+            self._stretches.append(stretch)
         try:
             yield
         finally:
-            stretch.end = self._stamp()
+            stretch.end = self.stamp()
             self.phase = outer
 
     def spans(self) -> list[Span]:
@@ -95,18 +102,20 @@ class Timeline:
         spans = []
         for stretch in self._stretches:
             phase = stretch.phase
-            start, end = self._seconds(stretch.start), self._seconds(stretch.end)
-            spans.append(Span(phase.name, phase.stage, phase.micro_batch, start, end))
+            start, end = self.seconds(stretch.start), self.seconds(stretch.end)
+            spans.append(Span(phase.kind, phase.stage, phase.micro_batch, start, end))
         return spans
 
-    def _stamp(self) -> Any:
+    def stamp(self) -> Any:
+        """This moment of the device's work; `seconds` tells when it was, once the step is over."""
         if self._device.type != "cuda":
             return now()
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def _seconds(self, stamp: Any) -> float:
+    def seconds(self, stamp: Any) -> float:
+        """Seconds from the step's beginning to a stamp."""
         if self._device.type != "cuda":
             return float(stamp - self.begin_seconds)
         return float(self._origin.elapsed_time(stamp)) / 1e3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import threading
 from collections.abc import Callable
@@ -9,22 +10,39 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parallab.catalog import STRATEGIES
-from parallab.cluster.room import check_fits
+from parallab.catalog import STAGES, STRATEGIES
+from parallab.cluster.room import check_fits, needed_bytes
 from parallab.errors import ParallabError
 from parallab.panels.engines import Runner
-from parallab.panels.parts import Choice, field
+from parallab.panels.parts import Choice, Look, label
+from parallab.panels.proposals import (
+    AXES,
+    OPTIONS,
+    PLAIN,
+    Choices,
+    ask,
+    divisors,
+    given_way,
+    matters,
+    propose,
+    usual_micro_batches,
+    wish_of,
+)
+from parallab.panels.words import HINTS, LABELS, in_short
 from parallab.plan import CHOICES, MAX_STEPS, Plan, why_not
 from parallab.spec import PRESETS, Model
 
 DEVICES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-TITLES = {"precision": "Precision", "recompute": "Recompute", "optimizer": "Optimizer"}
-NUMBERS = {
-    "batch": ("Batch", "sequences", 8),
-    "seq": ("Sequence", "tokens", 128),
-    "micro_batches": ("Micro-batches", "", 1),
-    "steps": ("Steps", "", 10),
-}
+FIRST_DEVICES, FIRST_MODEL, FIRST_BATCH, FIRST_STEPS = 4, "mini", 8, 10
+# Weight, gradient and optimizer state per parameter, in fp32 and in bf16 alike
+# (arXiv:1910.02054, section 3.1).
+STATE_BYTES = {"adamw": 16, "sgd": 8}
+# Which inputs stand where: how the model is split, and what a step is.
+SPLIT = ("devices", *AXES, "zero", "sequence_parallel")
+NUMBERS = ("batch", "seq", "micro_batches", "steps")
+WIDE = ("model", "schedule")
+# Shown only where they matter.
+SOMETIMES = (*AXES, *OPTIONS, "micro_batches")
 
 
 class Controls:
@@ -33,52 +51,70 @@ class Controls:
     Attributes:
         header, fields: the widgets, for the top and for the left of a panel.
         reason: why the present choice cannot run, None where it can.
+        notice: what could not stay as it was asked for.
     """
 
-    def __init__(self, runner: Runner, changed: Callable[[], None]) -> None:
-        self._runner, self._tell = runner, changed
+    def __init__(self, runner: Runner, look: Look, changed: Callable[[], None]) -> None:
+        self._runner, self._look, self._tell = runner, look, changed
         self._lock = threading.RLock()
-        self._locked = False
-        full = widgets.Layout(width="100%")
+        self._showing = False
         self._models = {name: Model(name) for name in PRESETS}
-        self.reason: str | None = None
-        hints = {name: row.idea for name, row in STRATEGIES.items()}
-        titles = {name: row.title for name, row in STRATEGIES.items()}
-        self._strategy = Choice("strategy", titles, "ddp", self._strategy_chosen, hints)
-        counts = {n: str(n) for n in DEVICES if n <= runner.max_devices}
-        first = max(n for n in counts if n <= 4)
-        self._devices = Choice("devices", counts, first, self._devices_chosen)
-        self._wish = first
-        self._model = widgets.Dropdown(options=self._model_options(), value="mini", layout=full)
+        self._counts = sorted({*(n for n in DEVICES if n < runner.max_devices), runner.max_devices})
+        usual = {name: getattr(Plan(), name) for name in ("strategy", *PLAIN)}
+        devices = min(FIRST_DEVICES, runner.max_devices)
+        self._wishes: Choices = {**usual, "devices": devices, "batch": FIRST_BATCH}
+        self._now, self.reason = propose(
+            self._models[FIRST_MODEL], self._wishes, usual, self._counts
+        )
+        self.notice = ""
+        self._choices = {name: self._choice(name, values) for name, values in _options().items()}
+        full = widgets.Layout(width="100%")
+        self._model = widgets.Dropdown(
+            options=self._model_options(), value=FIRST_MODEL, layout=full
+        )
         self._model.add_class("pl-model")
         self._model.add_class(f"pl-model-{id(self)}")
-        self._named: dict[str, Choice[str]] = {
-            name: Choice(name, {v: v for v in values}, values[0], self.refresh)
-            for name, values in CHOICES.items()
-        }
         self._numbers = {
             name: widgets.BoundedIntText(
-                value=value, min=1, max=MAX_STEPS, continuous_update=False, layout=full
+                value=self._now.get(name, FIRST_STEPS), min=1, max=2**20,
+                continuous_update=False, layout=full,
             )
-            for name, (_, _, value) in NUMBERS.items()
-        }
-        self._idea, self._grey = widgets.HTML(), widgets.HTML()
-        self.header = field("Strategy", widgets.VBox([self._strategy.widget, self._idea]))
-        self.fields = self._lay_out()
-        for control in (self._model, *self._numbers.values()):
-            control.observe(lambda _: self.refresh(), "value")
+            for name in NUMBERS
+        }  # fmt: skip
+        self._numbers["steps"].max = MAX_STEPS
+        self._idea, self._grey = look.text(), look.text()
+        self._lay_out()
+        self._model.observe(lambda _: self._model_chosen(), "value")
+        for name, box in self._numbers.items():
+            box.observe(functools.partial(self._typed, name), "value")
         self.refresh()
 
-    def _lay_out(self) -> widgets.Box:
-        boxes = [
-            field("Model", self._model, wide=True),
-            field("Devices", self._devices.widget, wide=True),
-        ]
-        boxes += [field(NUMBERS[n][0], box, NUMBERS[n][1]) for n, box in self._numbers.items()]
-        boxes += [field(TITLES[n], choice.widget) for n, choice in self._named.items()]
-        grid = widgets.Box([*boxes, self._grey])
-        grid.add_class("pl-fields")
-        return grid
+    def _choice(self, name: str, values: tuple[Any, ...]) -> Choice[Any]:
+        hints = {s: row.idea for s, row in STRATEGIES.items()} if name == "strategy" else None
+        titles = {v: STRATEGIES[v].title if hints else in_short(v) for v in values}
+        now = self._now.get(name, values[0])
+        return Choice(
+            self._look, name, titles, now, functools.partial(self._clicked, name),
+            hints or HINTS.get(name),
+        )  # fmt: skip
+
+    def _lay_out(self) -> None:
+        inputs = {"model": self._model, **self._numbers}
+        inputs |= {name: choice.widget for name, choice in self._choices.items()}
+        self._boxes = {}
+        for name, control in inputs.items():
+            own = widgets.Layout() if name in SOMETIMES else None
+            self._boxes[name] = self._look.field(LABELS[name][0], control, LABELS[name][1], own)
+            if name in WIDE:
+                self._boxes[name].add_class("pl-wide")
+        plain = self._look.layout
+        split = widgets.Box([self._boxes[name] for name in SPLIT], layout=plain)
+        split.add_class("pl-split")
+        strategy = self._boxes["strategy"]
+        self.header = widgets.VBox([strategy, self._idea, split], layout=plain)
+        left = ("model", *NUMBERS, *CHOICES)
+        self.fields = widgets.Box([*(self._boxes[name] for name in left), self._grey], layout=plain)
+        self.fields.add_class("pl-fields")
 
     @property
     def model(self) -> Model:
@@ -92,86 +128,130 @@ class Controls:
         Raises:
             PlanError: it cannot work.
         """
-        return Plan(**self._choices())
+        return Plan(**self._now)
 
     @property
     def steps(self) -> int:
         """How many steps to run."""
         return int(self._numbers["steps"].value)
 
-    def _choices(self) -> dict[str, Any]:
-        numbers = {n: int(box.value) for n, box in self._numbers.items() if n != "steps"}
-        named = {name: choice.value for name, choice in self._named.items()}
-        return {
-            "strategy": self._strategy.value, "devices": self._devices.value, **numbers, **named
-        }  # fmt: skip
+    # What a person chooses.
+
+    def _clicked(self, name: str) -> None:
+        self._choose(name, self._choices[name].value)
+
+    def _typed(self, name: str, change: dict[str, Any]) -> None:
+        with self._lock:
+            if not self._showing and name in self._now:
+                self._choose(name, int(change["new"]))
+
+    def _choose(self, name: str, value: Any) -> None:
+        with self._lock:
+            self._wishes, firm = ask(self._now, self._wishes, name, value)
+            if name == "micro_batches" and value == usual_micro_batches(self._now):
+                del self._wishes[wish_of(name, self._now)]
+            self._now, _ = propose(self.model, self._wishes, firm, self._counts)
+            self.refresh()
+
+    def _model_chosen(self) -> None:
+        with self._lock:
+            if not self._showing:
+                self._now, _ = self._proposed_for(self.model)
+                self.refresh()
+
+    def _proposed_for(self, model: Model) -> tuple[Choices, str | None]:
+        """The present plan as it would be for a model, on other devices where it must be."""
+        firm = {name: self._now[name] for name in ("strategy", *PLAIN)}
+        return propose(model, self._wishes, firm, self._counts)
+
+    # What a panel does with them.
 
     def show(self, model: Model, plan: Plan, steps: int) -> None:
         """Sets every input to what is about to run."""
         with self._lock:
+            now = {n: getattr(plan, n) for n in ("strategy", "devices", "batch", *PLAIN, *AXES)}
+            now |= {name: getattr(plan, name) for name in matters(now)}
+            now = {n: v for n, v in now.items() if n not in AXES or n in matters(now)}
+            if (model, now) != (self.model, self._now):
+                self._now = now
+                self._wish_for_all_of_it()
+            self._show_model(model)
+            self._numbers["steps"].value = steps
+            self.refresh()
+
+    def _wish_for_all_of_it(self) -> None:
+        now = {wish_of(name, self._now): value for name, value in self._now.items()}
+        if self._now.get("micro_batches") == usual_micro_batches(self._now):
+            del now[wish_of("micro_batches", self._now)]
+            self._wishes.pop(wish_of("micro_batches", self._now), None)
+        kept = {n: v for n, v in self._wishes.items() if n not in now and n not in AXES}
+        self._wishes = {**kept, **now}
+
+    def _show_model(self, model: Model) -> None:
+        self._showing = True
+        try:
             self._models[model.name] = model
             self._model.options = self._model_options()
             self._model.value = model.name
-            self._strategy.value, self._devices.value = plan.strategy, plan.devices
-            for name, choice in self._named.items():
-                choice.value = getattr(plan, name)
-            for name, box in self._numbers.items():
-                box.value = steps if name == "steps" else getattr(plan, name)
-            self.refresh()
+        finally:
+            self._showing = False
 
     def lock(self, locked: bool) -> None:
         """Greys out everything while a run is under way."""
         with self._lock:
-            self._locked = locked
-            choices: list[Choice[Any]] = [self._strategy, self._devices, *self._named.values()]
-            for choice in choices:
+            for choice in self._choices.values():
                 choice.lock(locked)
             for control in (self._model, *self._numbers.values()):
                 control.disabled = locked
 
     def refresh(self) -> None:
-        """Finds out anew what can work, and says so."""
+        """Shows the present choices, and finds out anew what can work."""
         with self._lock:
-            model, now = self.model, self._choices()
-            choices: dict[str, Choice[Any]] = {"devices": self._devices, **self._named}
-            for name, choice in choices.items():
-                choice.refuse({v: why_not(model, **{**now, name: v}) for v in choice.options})
-            self._strategy.refuse({s: self._why_no_strategy(s) for s in self._strategy.options})
-            row = STRATEGIES[self._strategy.value]
-            self._idea.value = (
-                f'<div class="pl-idea">{html.escape(row.idea)} <b>{html.escape(row.source)}</b>; '
-                f"implementation: {html.escape(row.implementation)}.</div>"
-            )
+            self._showing = True
+            try:
+                self._show_choices()
+            finally:
+                self._showing = False
+            for name, choice in self._choices.items():
+                if name in self._now:
+                    choice.refuse({v: self._why_refused(name, v) for v in choice.options})
             room = self._runner.room()
-            self.reason = why_not(model, **now) or self._why_too_big(model, *room)
+            self.reason = why_not(self.model, **self._now) or self._why_too_big(*room)
+            self.notice = _in_words(given_way(self._wishes, self._now))
+            self._tell()
+            # Last, since this is what takes time.
             self._grey_big_models(*room)
-        self._tell()
 
-    def _why_no_strategy(self, name: str) -> str | None:
-        """A strategy is refused where no number of devices would do; the last reason stands."""
-        now, reason = {**self._choices(), "strategy": name}, None
-        for devices in self._devices.options:
-            reason = why_not(self.model, **{**now, "devices": devices})
-            if reason is None:
-                return None
-        return reason
+    def _show_choices(self) -> None:
+        now = self._now
+        row, devices = STRATEGIES[now["strategy"]], now["devices"]
+        self._choices["devices"].offer({n: str(n) for n in sorted({*self._counts, devices})})
+        for axis in AXES:
+            if axis in now:
+                self._choices[axis].offer({n: str(n) for n in divisors(devices)})
+        controls: dict[str, Any] = {**self._choices, **self._numbers}
+        for name, control in controls.items():
+            if name in now:
+                control.value = now[name]
+            if name in SOMETIMES:
+                self._boxes[name].layout.display = None if name in now else "none"
+        product = "= " + " × ".join(row.axes) if row.axes else ""
+        self._boxes["devices"].children[0].value = label(LABELS["devices"][0], product)
+        self._idea.value = (
+            f'<div class="pl-idea">{html.escape(row.idea)} <b>{html.escape(row.source)}</b>; '
+            f"implementation: {html.escape(row.implementation)}.</div>"
+        )
 
-    def _devices_chosen(self) -> None:
-        self._wish = self._devices.value
-        self.refresh()
+    def _why_refused(self, name: str, value: Any) -> str | None:
+        """An option is refused where nothing that may give way would make it work."""
+        wishes, firm = ask(self._now, self._wishes, name, value)
+        return propose(self.model, wishes, firm, self._counts)[1]
 
-    def _strategy_chosen(self) -> None:
-        """Moves to the number of devices nearest to the last wish that the strategy can use."""
-        now = self._choices()
-        near = sorted(self._devices.options, key=lambda n: (abs(n - self._wish), -n))
-        able = [n for n in near if not why_not(self.model, **{**now, "devices": n})]
-        if able:
-            self._devices.value = able[0]
-        self.refresh()
+    # What is too big for the machine.
 
-    def _why_too_big(self, model: Model, free_bytes: int, shared: bool) -> str | None:
+    def _why_too_big(self, free_bytes: int, shared: bool) -> str | None:
         try:
-            check_fits(model, self.plan, free_bytes, shared)
+            check_fits(self.model, self.plan, free_bytes, shared)
         except ParallabError as error:
             return str(error)
         return None
@@ -179,19 +259,44 @@ class Controls:
     def _grey_big_models(self, free_bytes: int, shared: bool) -> None:
         """The options of a drop-down are not widgets: only a style can grey them."""
         names = [name for _, name in self._model.options]
-        big = [
-            place
-            for place, name in enumerate(names, 1)
-            if self._why_too_big(self._models[name], free_bytes, shared)
-        ]
         self._grey.value = "".join(
-            f"<style>.pl-model-{id(self)} option:nth-child({i}) {{ color: #a8a8a8; }}</style>"
-            for i in big
+            f"<style>.pl-model-{id(self)} option:nth-child({place}) {{ color: #a8a8a8; }}</style>"
+            for place, name in enumerate(names, 1)
+            if not self._runs(self._models[name], free_bytes, shared)
         )
+
+    def _runs(self, model: Model, free_bytes: int, shared: bool) -> bool:
+        choices, reason = self._proposed_for(model)
+        if reason:
+            return False
+        plan = Plan(**choices)
+        # All ranks together hold every state at least once: most models need no closer look.
+        least = model.parameters * STATE_BYTES[plan.optimizer] / (1 if shared else plan.devices)
+        return least <= free_bytes and _needed_bytes(model, plan, shared) <= free_bytes
 
     def _model_options(self) -> list[tuple[str, str]]:
         by_size = sorted(self._models.values(), key=lambda m: m.parameters)
         return [(f"{m.name} · {_count(m.parameters)} parameters", m.name) for m in by_size]
+
+
+def _options() -> dict[str, tuple[Any, ...]]:
+    """Every input that is one of several buttons; devices and degrees are offered later."""
+    return {
+        "strategy": tuple(STRATEGIES), "devices": (1,), **dict.fromkeys(AXES, (1,)),
+        "zero": tuple(range(len(STAGES))), "sequence_parallel": (False, True), **CHOICES,
+    }  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _needed_bytes(model: Model, plan: Plan, shared: bool) -> int:
+    return needed_bytes(model, plan, shared)
+
+
+def _in_words(changes: list[tuple[str, Any, Any]]) -> str:
+    words = ", ".join(
+        f"{LABELS[name][0]} {in_short(wish)} → {in_short(choice)}" for name, wish, choice in changes
+    )
+    return f"Adjusted to your choice: {words}." if words else ""
 
 
 def _count(parameters: int) -> str:

@@ -6,28 +6,66 @@ import html
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Generic, TypeVar
 
 import ipywidgets as widgets
+from ipywidgets.widgets.widget_string import HTMLStyle
 
 from parallab.errors import ParallabError, RankError
 
 Value = TypeVar("Value", bound=Hashable)
 
 
+class Look:
+    """One layout and one style of a kind, for all widgets that CSS classes can do the rest for.
+
+    A page that is loaded again asks for every model: the fewer there are, the sooner it shows them.
+    """
+
+    def __init__(self) -> None:
+        self.layout = widgets.Layout()
+        self._button, self._text = widgets.ButtonStyle(), HTMLStyle()
+
+    def text(self, value: str = "") -> widgets.HTML:
+        """A piece of HTML."""
+        return widgets.HTML(value, layout=self.layout, style=self._text)
+
+    def button(self, label: str, tooltip: str = "") -> widgets.Button:
+        """A plain button."""
+        return widgets.Button(
+            description=label, tooltip=tooltip, layout=self.layout, style=self._button
+        )
+
+    def field(
+        self, name: str, control: widgets.Widget, note: str = "", layout: Any = None
+    ) -> widgets.VBox:
+        """A control under its label; with a layout of its own, it can be hidden."""
+        box = widgets.VBox([self.text(label(name, note)), control], layout=layout or self.layout)
+        box.add_class("pl-field")
+        return box
+
+
+def label(name: str, note: str = "") -> str:
+    """A control's name as HTML."""
+    aside = f" <span>{html.escape(note)}</span>" if note else ""
+    return f'<div class="pl-label">{html.escape(name)}{aside}</div>'
+
+
 class Choice(Generic[Value]):
     """One of several buttons. What cannot work is grey, and says why when pointed at.
 
     Args:
+        look: shared with other widgets.
         name: the buttons' CSS classes are pl-{name}-{value}.
-        options: value -> label.
+        options: value -> label; `offer` changes them.
         hints: value -> what is shown when pointed at.
         changed: called after another button was chosen by a person.
     """
 
     def __init__(
         self,
+        look: Look,
         name: str,
         options: Mapping[Value, str],
         value: Value,
@@ -37,30 +75,34 @@ class Choice(Generic[Value]):
         self._hints = dict(hints or {})
         self._reasons: dict[Value, str | None] = {}
         self._locked = False
-        # One of each for all buttons: a page that is loaded again asks for every model.
-        self._layout, self._style = widgets.Layout(), widgets.ButtonStyle()
-        self._changed = changed
-        self._buttons = {
-            option: self._button(name, option, label) for option, label in options.items()
-        }
-        self.widget = widgets.Box(list(self._buttons.values()))
+        self._look, self._name, self._changed = look, name, changed
+        self._buttons: dict[Value, widgets.Button] = {}
+        self.widget = widgets.Box(layout=look.layout)
         self.widget.add_class("pl-choices")
-        self.value = value
+        self._value = value
+        self.offer(options)
 
-    def _button(self, name: str, option: Value, label: str) -> widgets.Button:
-        button = widgets.Button(
-            description=label,
-            tooltip=self._hints.get(option, ""),
-            layout=self._layout,
-            style=self._style,
-        )
+    def offer(self, options: Mapping[Value, str]) -> None:
+        """Shows these options instead, in this order."""
+        if list(options) == self.options:
+            return
+        before = self._buttons
+        self._buttons = {o: before.get(o) or self._button(o, text) for o, text in options.items()}
+        self.widget.children = list(self._buttons.values())
+        for option in before.keys() - options.keys():
+            before[option].close()
+        self.value = self._value
+        self._show()
+
+    def _button(self, option: Value, label: str) -> widgets.Button:
+        button = self._look.button(label, self._hints.get(option, ""))
         button.add_class("pl-choice")
-        button.add_class(f"pl-{name}-{option}".replace("+", "-"))
+        button.add_class(f"pl-{self._name}-{option}".replace("+", "-"))
         button.on_click(lambda _: self._choose(option))
         return button
 
     def _choose(self, option: Value) -> None:
-        if not self._locked and not self._reasons.get(option):
+        if not (self._locked or self._reasons.get(option)) and option in self._buttons:
             self.value = option
             self._changed()
 
@@ -100,8 +142,8 @@ class Choice(Generic[Value]):
 class Log:
     """The last lines of what happened, the newest in view."""
 
-    def __init__(self, lines: int = 200) -> None:
-        self.widget = widgets.HTML()
+    def __init__(self, look: Look, lines: int = 200) -> None:
+        self.widget = look.text()
         self._lines: deque[str] = deque(maxlen=lines)
         self._show()
 
@@ -113,27 +155,6 @@ class Log:
         # A reversed column keeps its end in view without any JavaScript.
         text = "\n".join(self._lines)
         self.widget.value = f'<div class="pl-log"><div>{text}</div></div>'
-
-
-def field(label: str, control: widgets.Widget, note: str = "", wide: bool = False) -> widgets.VBox:
-    """A control under its label."""
-    aside = f" <span>{html.escape(note)}</span>" if note else ""
-    title = widgets.HTML(f'<div class="pl-label">{html.escape(label)}{aside}</div>')
-    box = widgets.VBox([title, control])
-    box.add_class("pl-field")
-    if wide:
-        box.add_class("pl-wide")
-    return box
-
-
-def tiles(figures: Iterable[tuple[str, str]]) -> str:
-    """The main figures as HTML: (value, what it is)."""
-    cells = "".join(
-        f'<div class="pl-tile"><b>{html.escape(value)}</b>'
-        f'<span title="{html.escape(name)}">{html.escape(name)}</span></div>'
-        for value, name in figures
-    )
-    return f'<div class="pl-tiles">{cells}</div>'
 
 
 def error_words(error: BaseException) -> str:

@@ -17,18 +17,22 @@ import ipywidgets as widgets
 from parallab.errors import ParallabError
 from parallab.panels.controls import Controls
 from parallab.panels.engines import Runner
-from parallab.panels.parts import Log, error_words, tiles
+from parallab.panels.parts import Log, Look, error_words
 from parallab.panels.style import STYLE
+from parallab.panels.tiles import tiles
 from parallab.plan import Plan
 from parallab.plots.history import History
 from parallab.plots.live import LiveRunView
-from parallab.plots.style import caption, in_words, three_digits
+from parallab.plots.style import caption, in_words
+from parallab.predict.placement import stage_lines
 from parallab.progress import Progress, Run
 from parallab.report import Report
 from parallab.spec import Model
 
 POLL_SECONDS = 0.05
 RESULT_SECONDS = 60
+# While a run is under way, the bubble is that of so many steps.
+RECENT_STEPS = 50
 # A page that is loading drops updates for some seconds; the end of a run must not be among them.
 RESEND_AFTER_SECONDS = (2, 8)
 QUANTITIES = [("payload", "payload_bytes"), ("on the wire", "wire_bytes")]
@@ -66,6 +70,7 @@ class RunPanel:
 
     def _build(self) -> None:
         replay = self.runner.replayed is not None
+        self._look = look = Look()
         self._run_button = _button("Replay" if replay else "Run", "play", "success", "pl-run")
         self._stop_button = _button("Stop", "stop", "", "pl-stop")
         self._release_button = _button("Release memory", "eraser", "", "pl-release")
@@ -75,7 +80,7 @@ class RunPanel:
         self._run_button.on_click(lambda _: self.start())
         self._stop_button.on_click(lambda _: self.stop())
         self._release_button.on_click(lambda _: self._in_background(self._release))
-        self._why, self._tiles, self._error = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self._why, self._tiles, self._error = look.text(), look.text(), look.text()
         self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%"))
         self._image.add_class("pl-fig")
         self._quantity = widgets.ToggleButtons(options=QUANTITIES, value="wire_bytes")
@@ -88,8 +93,8 @@ class RunPanel:
         self._bar = widgets.IntProgress(min=0, max=1, value=0)
         self._bar.add_class("pl-progress")
         self._status = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0"))
-        self._log = Log()
-        self.controls = Controls(self.runner, self._show_reason)
+        self._log = Log(look)
+        self.controls = Controls(self.runner, look, self._show_reason)
         if self.runner.replayed is not None:
             report = self.runner.replayed
             self.controls.show(report.model, report.plan, report.steps)
@@ -97,7 +102,7 @@ class RunPanel:
         self.widget = self._lay_out()
 
     def _lay_out(self) -> widgets.VBox:
-        title = widgets.HTML(
+        title = self._look.text(
             f'{STYLE}<div class="pl-title">Run a strategy</div><div class="pl-muted">'
             "Real training steps: what they cost in memory on every device, and in bytes between "
             "them.</div>"
@@ -112,7 +117,7 @@ class RunPanel:
         )
         switch = widgets.HBox(
             [
-                widgets.HTML('<span class="pl-muted">Communication shown:&nbsp;</span>'),
+                self._look.text('<span class="pl-muted">Communication shown:&nbsp;</span>'),
                 self._quantity,
             ],
             layout=widgets.Layout(align_items="center", padding="2px 0 0"),
@@ -132,7 +137,8 @@ class RunPanel:
             layout=widgets.Layout(align_items="center", grid_gap="10px", margin="6px 0 0"),
         )
         root = widgets.VBox(
-            [title, self.controls.header, middle, self._error, foot, self._log.widget]
+            [title, self.controls.header, middle, self._error, foot, self._log.widget],
+            layout=self._look.layout,
         )
         root.add_class("pl-panel")
         return root
@@ -209,7 +215,8 @@ class RunPanel:
         try:
             if self.runner.replayed is None:
                 self.controls.show(model, plan, steps)
-            self._log(f"{model.name}: {plan}, {steps} steps")
+            for line in (f"{model.name}: {plan}, {steps} steps", *stage_lines(model, plan)):
+                self._log(line)
             with self.runner.claim(plan.devices, self._note) as submitter:
                 outcome = self._follow(submitter.submit(model, plan, steps))
         except BaseException as error:  # noqa: BLE001 a thread's traceback is seen by nobody
@@ -242,6 +249,7 @@ class RunPanel:
             progress = run.poll()
         self._show(progress)
         self._view.draw(force=True)
+        self._show_tiles()
         self.report = run.result(timeout=RESULT_SECONDS)
         self._log(self._summary())
         return progress.state
@@ -252,7 +260,7 @@ class RunPanel:
         history = self._view.history
         if progress.steps:
             self._bar.value = history.report.steps
-            self._show_tiles()
+            self._show_tiles(RECENT_STEPS)
             self._log_steps(history, len(progress.steps))
         if not self._stop.is_set() or progress.finished:
             self._say(progress.message)
@@ -312,11 +320,15 @@ class RunPanel:
 
     def _show_reason(self) -> None:
         controls = getattr(self, "controls", None)
-        reason = controls.reason if controls else None
+        reason, notice = (controls.reason, controls.notice) if controls else (None, "")
         self._run_button.disabled = self.state == "running" or reason is not None
         self._run_button.tooltip = reason or "Run these steps"
-        words = "" if self.state == "running" else html.escape(reason or "")
-        self._why.value = f'<div class="pl-why">{words}</div>'
+        if self.state == "running":
+            reason, notice = None, ""
+        self._why.value = (
+            f'<div class="pl-why">{html.escape(reason or "")}</div>'
+            f'<div class="pl-notice">{html.escape(notice)}</div>'
+        )
 
     def _say(self, message: str) -> None:
         self._status.value = f'<div class="pl-status">{html.escape(message)}</div>'
@@ -325,18 +337,9 @@ class RunPanel:
         self._say(message)
         self._log(message)
 
-    def _show_tiles(self) -> None:
-        report = self._view.history.report
+    def _show_tiles(self, last: int | None = None) -> None:
         payload = self._quantity.value == "payload_bytes"
-        sent = report.payload_bytes if payload else report.wire_bytes
-        seconds, rate = report.step_seconds, report.tokens_per_second
-        kind = "payload" if payload else "bytes sent"
-        self._tiles.value = tiles([
-            (in_words(report.peak_bytes) if report.steps else "–", "peak, highest device"),
-            (in_words(sent) if report.steps else "–", f"{kind} per step"),
-            (f"{three_digits(1000 * seconds)} ms" if seconds else "–", "per step, untraced"),
-            (three_digits(rate) if rate else "–", "tokens per second"),
-        ])  # fmt: skip
+        self._tiles.value = tiles(self._view.history.report, payload, last)
 
     def _first(self) -> tuple[Model, Plan, int]:
         """What the empty plots are drawn for."""

@@ -14,6 +14,8 @@ STYLE = """<style>
 .pl-idea b { font-weight: 400; color: var(--jp-ui-font-color1, #222); }
 .pl-label { font-size: 12px; font-weight: 600; line-height: 16px; padding: 7px 0 1px; }
 .pl-label span { font-weight: 400; color: var(--jp-ui-font-color2, #666); }
+.pl-split { flex-flow: row wrap !important; gap: 0 18px; overflow: visible; }
+.pl-panel .pl-split > .pl-field { width: auto; flex: 0 0 auto; max-width: 100%; }
 .pl-fields { display: grid !important; gap: 0 10px;
   grid-template-columns: repeat(auto-fill, minmax(116px, 1fr)); }
 .pl-fields > .pl-wide { grid-column: span 2; }
@@ -27,11 +29,13 @@ STYLE = """<style>
 .pl-panel .pl-choice:disabled { opacity: .38; cursor: not-allowed; }
 .pl-panel .pl-choice.pl-chosen:disabled { opacity: .6; }
 .pl-panel .pl-action { width: auto; height: 30px; min-height: 30px; margin: 0; border-radius: 4px; }
-.pl-why { font-size: 12px; line-height: 16px; padding-top: 6px;
-  color: var(--jp-error-color1, #c62828); }
-.pl-tiles { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 8px;
+.pl-why, .pl-notice { font-size: 12px; line-height: 16px; padding-top: 6px; }
+.pl-why:empty, .pl-notice:empty { padding: 0; }
+.pl-why { color: var(--jp-error-color1, #c62828); }
+.pl-notice { color: var(--jp-ui-font-color2, #666); }
+.pl-tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(112px, 1fr)); gap: 8px;
   padding-bottom: 8px; }
-.pl-tile { background: var(--jp-layout-color2, #f3f3f3); border-radius: 4px; padding: 5px 10px 6px;
+.pl-tile { background: var(--jp-layout-color2, #f3f3f3); border-radius: 4px; padding: 5px 7px 6px;
   line-height: 18px; white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .pl-tile b { font-size: 16px; font-weight: 600; font-variant-numeric: tabular-nums; }
 .pl-tile span { display: block; font-size: 11px; line-height: 15px;

@@ -6,8 +6,9 @@ DDP and classic DataParallel follow; the ZeRO stages are in `zero.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,16 @@ from torch.optim import Optimizer
 from parallab.parallel.flat import FlatUnit
 from parallab.parallel.renamed import NO_BUFFER_BROADCAST
 
+
+class HasWeights(Protocol):
+    """A module that knows its weights' names in the whole model."""
+
+    def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Name and weight."""
+
+
 MakeOptimizer = Callable[[list[Tensor]], Optimizer]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def next_token_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -36,13 +46,16 @@ class DataAxis:
         module: holds this rank's weights under their own names.
         optimizer: steps the weights that this rank owns; None where it owns none.
         computes_loss: whether this rank knows the loss of its share.
+        copies: ranks of the data axis that hold the same gradients after `reduce`.
     """
 
     computes_loss = True
+    copies = 1
 
-    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer) -> None:
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss) -> None:
         self.module = module
         self.forward_module = module
+        self.loss = loss
         self.optimizer: Optimizer | None = make_optimizer(list(module.parameters()))
 
     def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +68,7 @@ class DataAxis:
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The loss of one micro-batch of this rank."""
-        return next_token_loss(self.forward_module(tokens), targets)
+        return self.loss(self.forward_module(tokens), targets)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of one micro-batch, added to those of the step."""
@@ -74,9 +87,20 @@ class DataAxis:
         """Forgets the step's gradients."""
         self.module.zero_grad(set_to_none=True)
 
-    def full_weights(self) -> dict[str, Tensor]:
-        """Every weight whole, by its name in `Model.units`; all ranks must call it together."""
-        return {name: whole(p.detach()) for name, p in self.module.named_parameters()}
+    def held_gradients(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """What this rank keeps of each weight's gradient after `reduce`, to be changed in place."""
+        for weight in self.module.parameters():
+            if weight.grad is not None:
+                yield weight, local(weight.grad)
+
+    def gathered_weights(self) -> dict[str, Tensor]:
+        """This rank's weights gathered over the data axis; its ranks must call it together.
+
+        Keys are names in `Model.units`; a tensor-parallel rank's values are its slices.
+        """
+        return {
+            name: whole(p.detach()) for name, p in cast(HasWeights, self.module).named_weights()
+        }
 
     def close(self) -> None:
         """Lets go of the module: hooks live in C++, where the collector sees no cycle."""
@@ -90,7 +114,9 @@ class Replicate(DataAxis):
                                                   while the backward pass goes on
     """
 
-    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, mesh: DeviceMesh
+    ) -> None:
         self.group = mesh.get_group("dp")
         self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
         # The rotary table is the same everywhere; a broadcast would add bytes no paper has.
@@ -100,8 +126,9 @@ class Replicate(DataAxis):
             gradient_as_bucket_view=True,
             **NO_BUFFER_BROADCAST,
         )
-        super().__init__(module, make_optimizer)
+        super().__init__(module, make_optimizer, loss)
         self.forward_module = self.ddp
+        self.copies = self.size
 
     def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
@@ -126,14 +153,16 @@ class ClassicDataParallel(DataAxis):
     other ranks' replicas live from a step's first broadcast to its end.
     """
 
-    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, mesh: DeviceMesh
+    ) -> None:
         self.group = mesh.get_group("dp")
         self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
         self.root = dist.get_global_rank(self.group, 0)
         self.unit = FlatUnit(module.parameters(), parts=1)
         self.output: Tensor
         self.computes_loss = self.rank == 0
-        super().__init__(module, make_optimizer)
+        super().__init__(module, make_optimizer, loss)
         if self.rank:
             self.optimizer = None
             self._free_replica()
@@ -158,7 +187,7 @@ class ClassicDataParallel(DataAxis):
         if parts is None:
             return self.output
         self.gathered = torch.cat(parts).requires_grad_()
-        return next_token_loss(self.gathered, targets)
+        return self.loss(self.gathered, targets)
 
     def backward(self, loss: Tensor) -> None:
         if self.rank == 0:
@@ -181,10 +210,10 @@ class ClassicDataParallel(DataAxis):
         if self.rank:
             self._free_replica()
 
-    def full_weights(self) -> dict[str, Tensor]:
+    def gathered_weights(self) -> dict[str, Tensor]:
         self._hold_replica()
         dist.broadcast(self.unit.flat, self.root, group=self.group)
-        weights = {name: weight.clone() for name, weight in super().full_weights().items()}
+        weights = {name: weight.clone() for name, weight in super().gathered_weights().items()}
         if self.rank:
             self._free_replica()
         return weights
@@ -226,6 +255,11 @@ def mesh_dim(mesh: DeviceMesh, axis: str) -> int:
     """The position of a named axis."""
     assert mesh.mesh_dim_names is not None
     return mesh.mesh_dim_names.index(axis)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a sharded tensor, any other as it is."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def whole(tensor: Tensor) -> Tensor:

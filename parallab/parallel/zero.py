@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from parallab.parallel.data import DataAxis, MakeOptimizer, Replicate, mesh_dim, share_of
+from parallab.parallel.data import (
+    DataAxis,
+    Loss,
+    MakeOptimizer,
+    Replicate,
+    mesh_dim,
+    share_of,
+)
 from parallab.parallel.flat import FlatUnit
 from parallab.parallel.renamed import all_gather_flat, reduce_scatter_flat
 
@@ -38,11 +46,13 @@ class FlatShards(DataAxis):
 
     Stage 1 keeps the full gradients until the step's end and reduces once a step; stage 2 reduces
     each micro-batch, unit by unit as the backward pass completes them, and frees them at once.
+    Stage 0 shards nothing: an all-reduce of the flat gradients, as DDP's, for pipelines, whose
+    schedules DDP cannot follow.
 
     Args:
         module: the model.
         units: its parameters in the units that are reduced together.
-        stage: 1 or 2.
+        stage: 0, 1 or 2.
         label: tells the memory meter what a tensor is.
     """
 
@@ -51,6 +61,7 @@ class FlatShards(DataAxis):
         module: nn.Module,
         units: list[list[nn.Parameter]],
         make_optimizer: MakeOptimizer,
+        loss: Loss,
         mesh: DeviceMesh,
         stage: int,
         label: Label,
@@ -58,10 +69,13 @@ class FlatShards(DataAxis):
         self.group = mesh.get_group("dp")
         self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
         self.module = self.forward_module = module
+        self.loss = loss
         self.stage, self._label = stage, label
-        self.units = [Shard(unit, self.rank, self.size) for unit in units]
+        self.copies = 1 if stage else self.size
+        parts = (self.rank, self.size) if stage else (0, 1)
+        self.units = [Shard(unit, *parts) for unit in units]
         self.optimizer = make_optimizer([unit.shard for unit in self.units])
-        self._last = True
+        self._last = False
         self._under_way: list[tuple[Shard, dist.Work, Tensor, Tensor]] = []
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(self._completed(unit))
@@ -77,16 +91,35 @@ class FlatShards(DataAxis):
         def surrounded() -> Iterator[None]:
             self._last = last
             yield
+            self._last = False
 
         return surrounded()
 
     def reduce(self) -> None:
+        for unit in self.units:
+            # A pipeline schedule tells nobody which backward pass is the last, and a zero-bubble
+            # schedule's weight passes call no hooks: what is still here is complete now.
+            for parameter in unit.parameters:
+                if parameter.grad is not None:
+                    unit.collect(parameter)
+            if unit.gradients is not None and not unit.reducing:
+                self._reduce(unit)
         while self._under_way:
             self._finish_oldest()
 
     def update(self) -> None:
         assert self.optimizer is not None
         self.optimizer.step()
+        if self.stage:
+            self._gather()
+        self.free_gradients()
+
+    def held_gradients(self) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        for unit in self.units:
+            assert unit.shard.grad is not None
+            yield from unit.parts(unit.shard.grad)
+
+    def _gather(self) -> None:
         gathers = [
             all_gather_flat(unit.flat, unit.shard.detach(), group=self.group, async_op=True)
             for unit in self.units
@@ -94,12 +127,12 @@ class FlatShards(DataAxis):
         for gather in gathers:
             assert gather is not None
             gather.wait()
-        self.free_gradients()
 
     def free_gradients(self) -> None:
         for unit in self.units:
             unit.free_gradients()
             unit.shard.grad = None
+            unit.reducing = False
 
     def close(self) -> None:
         for hook in self._hooks:
@@ -113,23 +146,27 @@ class FlatShards(DataAxis):
             if unit.missing == 0:
                 unit.missing = len(unit.parameters)
                 if self.stage == 2 or self._last:
-                    self._reduce_scatter(unit)
+                    self._reduce(unit)
 
         return hook
 
-    def _reduce_scatter(self, unit: Shard) -> None:
+    def _reduce(self, unit: Shard) -> None:
         assert unit.gradients is not None
         gradients = unit.gradients
         self._label(gradients, "gradients")
         if self.stage == 2:
             unit.free_gradients()
+            # One unit's full gradients at a time: waiting here frees those of the one before.
             while self._under_way:
-                # One unit's full gradients at a time: waiting here is what frees the one before.
                 self._finish_oldest()
-        mine = self._place_of_share(unit, gradients)
-        work = reduce_scatter_flat(
-            mine, gradients, op=dist.ReduceOp.AVG, group=self.group, async_op=True
-        )
+        unit.reducing = True
+        average: dict[str, Any] = dict(op=dist.ReduceOp.AVG, group=self.group, async_op=True)
+        if self.stage == 0:
+            mine = gradients
+            work = dist.all_reduce(mine, **average)
+        else:
+            mine = self._place_of_share(unit, gradients)
+            work = reduce_scatter_flat(mine, gradients, **average)
         assert work is not None
         self._under_way.append((unit, work, gradients, mine))
 
@@ -144,17 +181,34 @@ class FlatShards(DataAxis):
     def _finish_oldest(self) -> None:
         unit, work, _gradients, mine = self._under_way.pop(0)
         work.wait()
+        unit.reducing = self.stage != 2
         unit.shard.grad = mine if unit.shard.grad is None else unit.shard.grad.add_(mine)
 
 
 class Shard(FlatUnit):
-    """A flat unit, and this rank's part of it as a parameter that shares its memory."""
+    """A flat unit, and this rank's part of it as a parameter that shares its memory.
+
+    Attributes:
+        missing: parameters whose gradients the backward pass under way has yet to complete.
+        reducing: whether this step's gradients are on their way, or have arrived.
+    """
 
     def __init__(self, parameters: list[nn.Parameter], rank: int, ranks: int) -> None:
         super().__init__(parameters, ranks)
         size = self.flat.numel() // ranks
-        self.shard = nn.Parameter(self.flat[rank * size : (rank + 1) * size])
+        self._start = rank * size
+        self.shard = nn.Parameter(self.flat[self._start : self._start + size])
         self.missing = len(self.parameters)
+        self.reducing = False
+
+    def parts(self, shard: Tensor) -> Iterator[tuple[nn.Parameter, Tensor]]:
+        """Which piece of a tensor like the shard belongs to which parameter."""
+        offset = -self._start
+        for parameter in self.parameters:
+            piece = shard[max(0, offset) : max(0, offset + parameter.numel())]
+            if piece.numel():
+                yield parameter, piece
+            offset += parameter.numel()
 
 
 class TorchZero1(Replicate):
@@ -165,6 +219,7 @@ class TorchZero1(Replicate):
         module: nn.Module,
         optimizer_class: type[torch.optim.Optimizer],
         learning_rate: float,
+        loss: Loss,
         mesh: DeviceMesh,
     ) -> None:
         def dealt_out(parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -176,7 +231,7 @@ class TorchZero1(Replicate):
                 lr=learning_rate,
             )
 
-        super().__init__(module, dealt_out, mesh)
+        super().__init__(module, dealt_out, loss, mesh)
 
 
 class FullyShard(DataAxis):
@@ -189,9 +244,11 @@ class FullyShard(DataAxis):
     that no rank ever holds the whole model.
     """
 
-    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, mesh: DeviceMesh) -> None:
+    def __init__(
+        self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, mesh: DeviceMesh
+    ) -> None:
         self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
-        super().__init__(module, make_optimizer)
+        super().__init__(module, make_optimizer, loss)
 
     def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)

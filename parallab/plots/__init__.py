@@ -2,14 +2,26 @@
 
 style           one colour per category and per operation, units, captions
 history         the listening half: what a run reports, as arrays
+boxes           many rectangles at the price of one
+labels          many short texts at the price of one
 memory          memory per GPU over a step
+gantt           a step's spans on one clock, and the planned schedule
+timeline        every rank's work, communication and memory in one step
 communication   bytes per step by operation and axis
+traffic         bytes from rank to rank
 loss            the loss curve
 figures         Report -> Figure
 live            the drawing half: many frames a second
 """
 
-from parallab.plots.figures import plot_communication, plot_loss, plot_memory, plot_report
+from parallab.plots.figures import (
+    plot_communication,
+    plot_loss,
+    plot_memory,
+    plot_report,
+    plot_timeline,
+    plot_traffic,
+)
 from parallab.plots.history import History
 from parallab.plots.live import LiveFigure, LiveRunView
 
@@ -21,4 +33,6 @@ __all__ = [
     "plot_loss",
     "plot_memory",
     "plot_report",
+    "plot_timeline",
+    "plot_traffic",
 ]

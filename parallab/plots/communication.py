@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
+from matplotlib.legend import Legend
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import offset_copy
 
+from parallab.plots.boxes import as_one_path
 from parallab.plots.history import Bytes, History
 from parallab.plots.style import (
     AXIS_HATCHES,
+    DARK_GREY,
     GREY,
     INK,
     MUTED,
@@ -22,16 +26,22 @@ from parallab.plots.style import (
     heading,
     operation_title,
     plain_axes,
+    small_number,
     unit_for,
 )
 from parallab.report import OPERATIONS
 
 # More bars than this are too thin to see: the latest are shown.
 MAX_BARS = 100
+PER_ROW = 3
 QUANTITY_TITLES: dict[Quantity, str] = {
     "payload_bytes": "payload",
     "wire_bytes": "sent on the wire",
 }
+LEGEND: dict[str, Any] = dict(
+    fontsize=7.5, frameon=False, labelcolor=INK, handlelength=1, handleheight=1,
+    columnspacing=0.9, handletextpad=0.4, borderpad=0,
+)  # fmt: skip
 
 Key = tuple[str, str]
 
@@ -53,12 +63,15 @@ class CommunicationPlot:
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         ax.yaxis.set_major_locator(MaxNLocator(5))
         ax.set_xlabel("step", fontsize=8, color=INK, labelpad=1)
-        heading(ax, "Communication per step")
+        heading(ax, "Communication")
+        self._beside_heading = offset_copy(ax.transAxes, figure, y=16, units="points")
         self._none = ax.text(0.5, 0.5, "", transform=ax.transAxes, ha="center", color=MUTED,
                              fontsize=8.5)  # fmt: skip
-        self._bars: dict[Key, PolyCollection] = {}
+        self._bars: dict[Key, PathCollection] = {}
         self._top_bytes, self._unit = 0.0, unit_for(0)
         self._window = (0, max(1, min(steps, MAX_BARS)))
+        self._by_axis: dict[str, float] = {}
+        self._legends: list[Legend] = []
         self._shown: tuple[object, ...] = ()
         self._frame()
 
@@ -77,11 +90,15 @@ class CommunicationPlot:
             if key not in self._bars:
                 self._bars[key] = self._new_bars(key)
         highest = max((sum(row.values()) for row in rows), default=0.0)
-        if highest > self._top_bytes or highest * 3 < self._top_bytes:
-            self._top_bytes, self._unit = highest * 1.45, unit_for(highest)
+        # Room for the legend's rows.
+        room = 1.45 if len({op for op, _ in self._bars}) <= PER_ROW else 1.65
+        if highest * (room - 0.1) > self._top_bytes or highest * 3 < self._top_bytes:
+            self._top_bytes, self._unit = highest * room, unit_for(highest)
+        self._by_axis = by_axis(rows[-1]) if rows else {}
         bars = stacked_bars(rows, sorted(self._bars, key=_order), first, self._unit)
         for key, verts in bars.items():
-            self._bars[key].set_verts(verts)
+            # A hatch is costly to draw, and drawn once for each path: so all bars are one.
+            self._bars[key].set_paths([as_one_path(verts)])
         self._none.set_text("Nothing is sent." if steps and not highest else "")
         return self._frame()
 
@@ -91,9 +108,9 @@ class CommunicationPlot:
             first, last = first + MAX_BARS // 4, last + MAX_BARS // 4
         self._window = (first, last)
 
-    def _new_bars(self, key: Key) -> PolyCollection:
+    def _new_bars(self, key: Key) -> PathCollection:
         op, axis = key
-        bars = PolyCollection(
+        bars = PathCollection(
             [], facecolors=OPERATION_COLOURS[op], edgecolors="white", linewidths=0,
             hatch=AXIS_HATCHES.get(axis) or None,
         )  # fmt: skip
@@ -103,7 +120,7 @@ class CommunicationPlot:
 
     def _frame(self) -> bool:
         """Limits, labels and legend. Returns whether any of them changed."""
-        wanted = (self._top_bytes, self._window, self.quantity, *self._bars)
+        wanted = (self._top_bytes, self._window, self.quantity, *self._bars, *self._by_axis.items())
         if wanted == self._shown:
             return False
         self._shown = wanted
@@ -114,25 +131,46 @@ class CommunicationPlot:
         name = f"{self._unit.name} {QUANTITY_TITLES[self.quantity]}" if self._top_bytes else ""
         self._ax.set_ylabel(name, fontsize=8, color=INK)
         if self._bars:
-            self._legend()
+            self._explain()
         return True
 
-    def _legend(self) -> None:
-        keys = sorted(self._bars, key=_order)
-        axes = {axis for _, axis in keys}
+    def _explain(self) -> None:
+        """Operations within the axes, beside the heading what each mesh axis carries."""
+        for legend in self._legends:
+            legend.remove()
+        ops = sorted({op for op, _ in self._bars}, key=OPERATIONS.index)
+        names = [operation_title(op) for op in ops]
+        handles = [Patch(color=OPERATION_COLOURS[op]) for op in ops]
+        operations = Legend(
+            self._ax, handles, names, loc="upper right", ncols=min(PER_ROW, len(ops)),
+            borderaxespad=0.3, title=f"busiest rank: {self._amounts()}", title_fontsize=7,
+            alignment="right", **LEGEND,
+        )  # fmt: skip
+        operations.get_title().set_color(GREY)
         handles = [
-            Patch(facecolor=OPERATION_COLOURS[op], edgecolor="white", linewidth=0,
-                  hatch=AXIS_HATCHES.get(axis) or None,
-                  label=operation_title(op) + (f" · {axis}" if len(axes) > 1 else ""))
-            for op, axis in keys
-        ]  # fmt: skip
-        self._ax.legend(
-            handles=handles, loc="upper right", ncols=min(4, len(handles)), fontsize=7.5,
-            frameon=False, labelcolor=INK, handlelength=1, handleheight=1, columnspacing=0.9,
-            handletextpad=0.4, borderaxespad=0.1,
-            title="busiest rank, axis " + ", ".join(sorted(axes)), title_fontsize=7,
-            alignment="right",
-        ).get_title().set_color(GREY)  # fmt: skip
+            Patch(facecolor=DARK_GREY, edgecolor="white", linewidth=0, hatch=AXIS_HATCHES.get(axis))
+            for axis in self._by_axis
+        ]
+        axes = Legend(
+            self._ax, handles, list(self._by_axis), loc="center right", ncols=len(AXIS_HATCHES),
+            bbox_to_anchor=(1, 1), borderaxespad=0, **LEGEND,
+            bbox_transform=self._beside_heading,
+        )  # fmt: skip
+        self._legends = [operations, axes]
+        for legend in self._legends:
+            self._ax.add_artist(legend)
+
+    def _amounts(self) -> str:
+        numbers = [
+            f"{a} {small_number(v / self._unit.size_bytes)}" for a, v in self._by_axis.items()
+        ]
+        return f"{', '.join(numbers)} {self._unit.name}" if numbers else "nothing"
+
+
+def by_axis(row: dict[Key, float]) -> dict[str, float]:
+    """Bytes of one step on each mesh axis."""
+    axes = sorted({axis for _, axis in row}, key=_axis_order)
+    return {axis: sum(size for (_, a), size in row.items() if a == axis) for axis in axes}
 
 
 def stacked_bars(
@@ -154,6 +192,10 @@ def _amounts(row: Bytes, quantity: Quantity) -> dict[Key, float]:
     return {key: float(values[quantity]) for key, values in row.items() if values[quantity]}
 
 
-def _order(key: Key) -> tuple[str, int]:
+def _order(key: Key) -> tuple[int, int]:
     op, axis = key
-    return axis, OPERATIONS.index(op)
+    return _axis_order(axis), OPERATIONS.index(op)
+
+
+def _axis_order(axis: str) -> int:
+    return [*AXIS_HATCHES, axis].index(axis)

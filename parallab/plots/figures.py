@@ -14,6 +14,8 @@ from parallab.plots.history import History
 from parallab.plots.loss import LossPlot
 from parallab.plots.memory import MemoryPlot, caption_on, rows_needed, shown_ranks
 from parallab.plots.style import Quantity, ReportFigure, caption
+from parallab.plots.timeline import TimelinePlot, timeline_inches
+from parallab.plots.traffic import TrafficPlot
 from parallab.predict.memory import model_states
 from parallab.report import Report
 
@@ -21,7 +23,10 @@ WIDTH_INCHES = 9.4
 
 
 class RunFigure:
-    """Memory above, communication and loss below: one figure for a live run and for a Report."""
+    """Memory above, the timeline below it, then communication, traffic and loss.
+
+    One figure for a live run and for a Report.
+    """
 
     def __init__(
         self,
@@ -31,36 +36,46 @@ class RunFigure:
         caption: str,
         quantity: Quantity = "wire_bytes",
     ) -> None:
-        rows = rows_needed(len(history.report.ranks))
-        height = 3.2 + 1.9 * rows
+        ranks = len(history.report.ranks)
+        memory, timeline = 1.65 * rows_needed(ranks), timeline_inches(ranks)
+        # Row by row from the top, in inches; between them is room for ticks and headings.
+        heights = [memory, 0.72, timeline, 0.6, 1.45]
+        top, foot = 0.78, 0.4
+        height = sum(heights) + top + foot
         self.figure = ReportFigure(WIDTH_INCHES, height)
         grid = self.figure.add_gridspec(
-            2, 2, left=0.058, right=0.985, top=1 - 0.78 / height, bottom=0.4 / height,
-            height_ratios=(1.55 * rows, 1.42), width_ratios=(1.5, 1), hspace=0.42, wspace=0.17,
+            5, 1, left=0.058, right=0.985, top=1 - top / height, bottom=foot / height,
+            height_ratios=heights, hspace=0,
         )  # fmt: skip
+        last = grid[4].subgridspec(1, 3, width_ratios=(1.45, 1, 1), wspace=0.24)
         model, plan = history.report.model, history.report.plan
         expected_bytes = max(
             sum(model_states(model, plan, rank).values()) for rank in shown_ranks(history.report)
         )
-        self.memory = MemoryPlot(self.figure, grid[0, :], history, 1.3 * expected_bytes)
-        self.communication = CommunicationPlot(self.figure, grid[1, 0], total_steps, quantity)
-        self.loss = LossPlot(self.figure, grid[1, 1], total_steps)
+        self.memory = MemoryPlot(self.figure, grid[0], history, 1.3 * expected_bytes)
+        self.timeline = TimelinePlot(self.figure, grid[2], history)
+        self.communication = CommunicationPlot(self.figure, last[0], total_steps, quantity)
+        self.traffic = TrafficPlot(self.figure, last[1], plan)
+        self.loss = LossPlot(self.figure, last[2], total_steps)
         caption_on(self.figure, caption)
 
     @property
     def artists(self) -> list[Artist]:
         """What `update` changes."""
-        return [*self.memory.artists, *self.communication.artists, *self.loss.artists]
+        return [artist for plot in self._plots for artist in plot.artists]
 
     def update(self, history: History) -> bool:
         """Shows the history as it is. Returns whether any axes changed as well."""
-        plots = (self.memory, self.communication, self.loss)
-        changed = [plot.update(history) for plot in plots]
+        changed = [plot.update(history) for plot in self._plots]
         return any(changed)
+
+    @property
+    def _plots(self) -> tuple[MemoryPlot, TimelinePlot, CommunicationPlot, TrafficPlot, LossPlot]:
+        return self.memory, self.timeline, self.communication, self.traffic, self.loss
 
 
 def plot_report(report: Report, quantity: Quantity = "wire_bytes") -> ReportFigure:
-    """Memory per GPU, communication per step and loss, as one figure."""
+    """Memory per GPU, the timeline of a step, communication, traffic and loss, as one figure."""
     history = History.of(report)
     plots = RunFigure(history, report.steps, caption=caption(report), quantity=quantity)
     plots.update(history)
@@ -90,6 +105,28 @@ def plot_communication(report: Report, quantity: Quantity = "wire_bytes") -> Rep
     """
     figure, grid = _small_figure()
     CommunicationPlot(figure, grid, report.steps, quantity).update(History.of(report))
+    caption_on(figure, caption(report))
+    return figure
+
+
+def plot_timeline(report: Report) -> ReportFigure:
+    """What each rank did when in the latest untraced step, and the memory that it held."""
+    rows = timeline_inches(len(report.ranks))
+    height = rows + 1.1
+    figure = ReportFigure(WIDTH_INCHES, height)
+    grid = figure.add_gridspec(
+        1, 1, left=0.058, right=0.985, top=1 - 0.8 / height, bottom=0.3 / height
+    )
+    history = History.of(report)
+    TimelinePlot(figure, grid[0], history).update(history)
+    caption_on(figure, caption(report))
+    return figure
+
+
+def plot_traffic(report: Report) -> ReportFigure:
+    """Bytes that each rank sends to each other in the last step, on ideal rings."""
+    figure, grid = _small_figure()
+    TrafficPlot(figure, grid, report.plan).update(History.of(report))
     caption_on(figure, caption(report))
     return figure
 

@@ -82,6 +82,8 @@ class History:
         peaks_bytes: (ranks,) the highest total of any step.
         communication: bytes of each step by (operation, axis), on its busiest rank.
         losses: one per step.
+        timed_step: index of the latest untraced step, of the latest while there is none; None
+            before the first.
         gauges: what each rank is doing now; empty once the run is over.
     """
 
@@ -101,6 +103,8 @@ class History:
         self.peaks_bytes: Array = np.zeros(len(ranks))
         self.communication: list[Bytes] = []
         self.losses: list[float] = []
+        self.timed_step: int | None = None
+        self._only_traced = True
         self.gauges: list[Gauge] = []
         self._points = max(MIN_POINTS, ROW_POINTS // len(ranks))
 
@@ -123,6 +127,9 @@ class History:
             self.gauges = [g for g in progress.gauges if g.rank < len(self.peaks_bytes)]
 
     def _add_step(self, steps: list[Step]) -> None:
+        traced = any(step.traced for step in steps)
+        if not traced or self._only_traced:
+            self.timed_step, self._only_traced = len(self.losses), traced
         for rank, step in zip(self.report.ranks, steps, strict=True):
             rank.steps.append(step)
         peaks = np.array([step.memory.peak_bytes for step in steps], dtype=float)

@@ -27,6 +27,9 @@ from parallab.plots.history import History
 from parallab.plots.style import CATEGORY_COLOURS, OPERATION_COLOURS, Quantity
 from parallab.progress import Progress
 
+# How far a marker reaches beyond its axes.
+MARGIN_PIXELS = 16
+
 
 class LiveFigure:
     """A Figure whose frames go to `show` as PNG bytes, at most `max_fps` a second.
@@ -43,6 +46,7 @@ class LiveFigure:
         self._canvas = FigureCanvasAgg(figure)
         self._background: Any = None
         self._data: Any = None
+        self._picture = Image.new("P", (1, 1))
         self._due = 0.0
         self.frames = 0
 
@@ -58,7 +62,11 @@ class LiveFigure:
             self._background = None
 
     def draw(self, data: Sequence[Artist], live: Sequence[Artist]) -> None:
-        """Draws a frame and shows it: `live` artists on the data, that on the background."""
+        """Draws a frame and shows it: `live` artists on the data, that on the background.
+
+        Args:
+            live: artists within their axes, or as near to them as `MARGIN_PIXELS`.
+        """
         self._due = time.monotonic() + self._interval
         for artist in (*data, *live):
             artist.set_animated(True)
@@ -69,10 +77,27 @@ class LiveFigure:
             self._canvas.restore_region(self._background)
             _draw(data)
             self._data = self._canvas.copy_from_bbox(self._figure.bbox)
+            self._picture = in_palette(self._pixels)
         self._canvas.restore_region(self._data)
         _draw(live)
+        # Colours cost more than drawing: only where something moves are they looked up again.
+        for left, top, right, bottom in {self._surroundings(artist) for artist in live}:
+            part = in_palette(self._pixels[top:bottom, left:right])
+            self._picture.paste(part, (left, top))
         self.frames += 1
-        self._show(palette_png(np.asarray(self._canvas.buffer_rgba())))
+        self._show(as_png(self._picture))
+
+    @property
+    def _pixels(self) -> Any:
+        return np.asarray(self._canvas.buffer_rgba())
+
+    def _surroundings(self, artist: Artist) -> tuple[int, int, int, int]:
+        """Left, top, right and bottom of the pixels that an artist may touch."""
+        assert artist.axes is not None
+        height, width, _ = self._pixels.shape
+        (left, low), (right, high) = artist.axes.bbox.padded(MARGIN_PIXELS).get_points()
+        top, bottom = height - int(high), height - int(low)
+        return max(0, int(left)), max(0, top), min(width, int(right)), min(height, bottom)
 
 
 def _draw(artists: Sequence[Artist]) -> None:
@@ -82,7 +107,7 @@ def _draw(artists: Sequence[Artist]) -> None:
 
 
 class LiveRunView:
-    """Memory, communication and loss of a run under way.
+    """Memory, timeline, communication, traffic and loss of a run under way.
 
     Feed it with `add`, then call `draw`. Safe to call from any thread.
     """
@@ -138,10 +163,14 @@ class LiveRunView:
         self.draw(force=True)
 
 
-def palette_png(rgba: Any) -> bytes:
-    """A (height, width, 4) picture as a PNG in the figures' own colours."""
+def in_palette(rgba: Any) -> Image.Image:
+    """A (height, width, 4) picture in the figures' own colours."""
     picture = Image.fromarray(rgba).convert("RGB")
-    picture = picture.quantize(palette=_palette(), dither=Image.Dither.NONE)
+    return picture.quantize(palette=_palette(), dither=Image.Dither.NONE)
+
+
+def as_png(picture: Image.Image) -> bytes:
+    """A picture as a PNG."""
     png = io.BytesIO()
     picture.save(png, "PNG", compress_level=3)
     return png.getvalue()

@@ -27,13 +27,13 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import offset_copy
 
 from parallab.plots.history import Array, History
+from parallab.plots.labels import Label, Labels
 from parallab.plots.style import (
     CATEGORY_COLOURS,
     GREY,
     INK,
     MUTED,
     PAPER_GREY,
-    SMALL,
     SPINE,
     Unit,
     heading,
@@ -83,7 +83,7 @@ class MemoryPlot:
         parts = [self._ranks[i : i + PER_ROW] for i in range(0, len(self._ranks), PER_ROW)]
         names = [rank.device for rank in history.report.ranks]
         self._rows = [
-            _Row(figure.add_subplot(grid[i]), part, names) for i, part in enumerate(parts)
+            _Row(figure, figure.add_subplot(grid[i]), part, names) for i, part in enumerate(parts)
         ]
         self.artists = [artist for row in self._rows for artist in row.artists]
         self.live_artists = [artist for row in self._rows for artist in row.live_artists]
@@ -125,9 +125,9 @@ class MemoryPlot:
 class _Row:
     """Up to eight ranks side by side in one Axes: rank i's panel begins at i × (1 + GAP)."""
 
-    def __init__(self, ax: Axes, ranks: list[int], devices: list[str]) -> None:
+    def __init__(self, figure: Figure, ax: Axes, ranks: list[int], devices: list[str]) -> None:
         self.ax, self._ranks = ax, ranks
-        # Text is what a frame costs: of many narrow panels only the first names the steps.
+        # Many panels are narrow: only the first names the steps.
         self._labelled = len(ranks) if len(ranks) <= 4 else 1
         plain_axes(ax)
         width = len(ranks) * (1 + GAP) - GAP
@@ -150,15 +150,12 @@ class _Row:
         for collection in (*self._areas, self._outlines):
             ax.add_collection(collection, autolim=False)
         ax.add_line(self._gauge)
-        self._peaks = [
-            ax.text(x + 1, 1.03, "", transform=on_top, ha="right", va="bottom", **SMALL)
-            for x in self._starts()
-        ]
-        self._steps = [
-            ax.text(0, -0.03, "", transform=on_top, ha="center", va="top", **SMALL)
-            for _ in range(3 * self._labelled)
-        ]
-        self.artists = [*self._areas, self._outlines, *self._peaks, *self._steps]
+        above = offset_copy(on_top, figure, y=8.3, units="points")
+        below = offset_copy(on_top, figure, y=-7, units="points")
+        self._peaks, self._steps = Labels(ax, 7.5, "right", above), Labels(ax, 7.5, where=below)
+        self.artists = [
+            *self._areas, self._outlines, self._peaks.artist, self._steps.artist
+        ]  # fmt: skip
         self.live_artists = [self._gauge]
         self._places: list[tuple[float, float]] = []
 
@@ -192,17 +189,17 @@ class _Row:
 
     def _write_steps(self, labels: list[tuple[float, int]]) -> None:
         prefix = "step " if self._labelled > 1 else ""
-        blank: list[tuple[float, int | None]] = [(0, None)] * (len(self._steps) - len(labels))
-        for text, (x, step) in zip(self._steps, [*labels, *blank], strict=True):
-            _say(text, "" if step is None else f"{prefix}{step}")
-            text.set_x(x)
+        self._steps.show([Label(f"{prefix}{step}", x, 0, MUTED) for x, step in labels])
 
     def _write_peaks(self, history: History, unit: Unit) -> None:
-        for text, rank in zip(self._peaks, self._ranks, strict=True):
-            peak = history.peaks_bytes[rank]
-            number = three_digits(peak / unit.size_bytes)
-            few = len(self._ranks) <= 5
-            _say(text, "" if not peak else f"peak {number} {unit.name}" if few else number)
+        few = len(self._ranks) <= 5
+        labels = []
+        for x, rank in zip(self._starts(), self._ranks, strict=True):
+            if peak := history.peaks_bytes[rank]:
+                number = three_digits(peak / unit.size_bytes)
+                words = f"peak {number} {unit.name}" if few else number
+                labels.append(Label(words, x + 1, 1, MUTED))
+        self._peaks.show(labels)
 
     def point(self, now: dict[int, float]) -> bool:
         """Points at what each rank holds now, in the axes' unit. Returns whether that is news."""
@@ -222,11 +219,6 @@ def outline(peaks: list[float]) -> Array:
 
 def _placed(vertices: Array, left: float, right: float, unit: Unit) -> Array:
     return vertices * (right - left, 1 / unit.size_bytes) + (left, 0)
-
-
-def _say(text: Text, words: str) -> None:
-    if text.get_text() != words:
-        text.set_text(words)
 
 
 def _headings(figure: Figure, ax: Axes, shown: int, devices: list[str]) -> None:

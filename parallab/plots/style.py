@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation
 
 from parallab.report import CATEGORIES, OPERATIONS, Report
 
@@ -43,6 +45,15 @@ OPERATION_COLOURS = {
     "recv": LIGHT_GREY,
     "barrier": "#000000",
 }
+# A timeline's kinds of work; what else a meter may name is grey.
+SPAN_COLOURS = {
+    "forward": BLUE,
+    "backward": ORANGE,
+    "weight": PINK,
+    "optimizer": GREEN,
+    "communication": VERMILION,
+}
+AXIS_COLOURS = {"dp": BLUE, "pp": ORANGE, "tp": GREEN}
 # The data axis is the common one and stays plain.
 AXIS_HATCHES = {"dp": "", "pp": "////", "tp": "....", "world": "xxxx"}
 
@@ -50,7 +61,12 @@ assert tuple(CATEGORY_COLOURS) == CATEGORIES
 assert tuple(OPERATION_COLOURS) == OPERATIONS
 
 INK, MUTED, SPINE, GRID, PAPER_GREY = "#333333", "#6B6B6B", "#999999", "#DDDDDD", "#EFEFEF"
-SMALL: dict[str, Any] = dict(fontsize=7.5, color=MUTED)
+
+
+def tint(colour: str, part: float) -> tuple[float, float, float]:
+    """So much of a colour, the rest white. Parts are fifths: the live view's palette has those."""
+    r, g, b = to_rgb(colour)
+    return 1 - part * (1 - r), 1 - part * (1 - g), 1 - part * (1 - b)
 
 
 class Unit(NamedTuple):
@@ -83,6 +99,11 @@ def in_words(amount_bytes: float, unit: Unit | None = None) -> str:
 def three_digits(value: float) -> str:
     """A positive number with three digits that count, or all digits before the point."""
     return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"
+
+
+def small_number(value: float) -> str:
+    """A positive number where there is room for four characters."""
+    return three_digits(value) if value >= 0.005 else "<.01"
 
 
 def operation_title(op: str) -> str:
@@ -121,9 +142,9 @@ class ReportFigure(Figure):
         return png.getvalue(), {"width": round(width * 96), "height": round(height * 96)}
 
 
-def heading(ax: Axes, words: str, above_points: float = 16) -> None:
+def heading(ax: Axes, words: str, above_points: float = 16) -> Annotation:
     """Writes what an Axes shows above its upper left corner."""
-    ax.annotate(
+    return ax.annotate(
         words, (0, 1), (0, above_points), "axes fraction", textcoords="offset points",
         fontsize=10, weight="bold", color=INK, va="center",
     )  # fmt: skip

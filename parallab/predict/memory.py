@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from parallab.plan import Plan
-from parallab.predict.communication import flat_elements, row_elements
-from parallab.spec import Model, Shape
+from parallab.predict.communication import flat_elements, row_elements, row_share
+from parallab.predict.parts import held_units
+from parallab.spec import Model, count
 
 
 def model_states(model: Model, plan: Plan, rank: int = 0) -> dict[str, int]:
@@ -19,23 +20,25 @@ def model_states(model: Model, plan: Plan, rank: int = 0) -> dict[str, int]:
     Returns:
         {"parameters", "gradients", "optimizer"}: bytes.
     """
+    coords = plan.coordinates(rank)
+    units = held_units(model, plan, coords["pp"], coords["tp"])
     e, n = plan.element_bytes, plan.dp
-    whole = model.parameters
+    whole = sum(map(count, units))
     per_element = (8 if plan.optimizer == "adamw" else 0) + (4 if plan.precision == "bf16" else 0)
     match plan.data:
-        case "dp" if rank:
+        case "dp" if coords["dp"]:
             # A replica, without optimizer; its gradients have gone to rank 0.
             weights, gradients, stepped = whole, 0, 0
         case "zero1":
-            flat = flat_elements(model, n)
+            flat = flat_elements(units, n)
             weights, gradients, stepped = flat, flat, flat // n
         case "zero2":
-            flat = flat_elements(model, n)
+            flat = flat_elements(units, n)
             weights, gradients, stepped = flat, flat // n, flat // n
         case "zero3":
             # `fully_shard` pads what it stores, and steps what is there.
-            stored = row_elements(model, n) // n
-            weights, gradients, stepped = stored, stored, _row_share(model, n, rank)
+            stored = row_elements(units, n) // n
+            weights, gradients, stepped = stored, stored, row_share(units, n, coords["dp"])
         case "zero1-torch":
             # Dealt out by whole tensors: only the mean is a closed form.
             weights, gradients, stepped = whole, whole, -(-whole // n)
@@ -46,20 +49,3 @@ def model_states(model: Model, plan: Plan, rank: int = 0) -> dict[str, int]:
         "gradients": gradients * e,
         "optimizer": stepped * per_element,
     }
-
-
-def _row_share(model: Model, ranks: int, rank: int) -> int:
-    """Elements that `fully_shard` leaves on a rank: rows are dealt out like `torch.chunk` does."""
-
-    def share(shapes: dict[str, Shape]) -> int:
-        total = 0
-        for first, *rest in shapes.values():
-            chunk = -(-first // ranks)
-            rows = max(0, min(chunk, first - rank * chunk))
-            for size in rest:
-                rows *= size
-            total += rows
-        return total
-
-    ends = share(model.embedding_shapes()) + share(model.head_shapes())
-    return ends + model.layers * share(model.block_shapes())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
@@ -18,9 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from parallab.errors import ModelError
 from parallab.spec import Model
 
 INITIAL_STD = 0.02
+EMBEDDING, OUTPUT = "embedding.tokens.weight", "head.output.weight"
 
 
 class Decoder(nn.Module):
@@ -49,6 +51,8 @@ class Decoder(nn.Module):
         head: bool = True,
     ) -> None:
         super().__init__()
+        if model.why_not_trainable:
+            raise ModelError(model.why_not_trainable)
         self.model = model
         self.recompute = recompute
         with torch.device("meta"):
@@ -80,6 +84,15 @@ class Decoder(nn.Module):
         if self.head is not None:
             yield "head", self.head
 
+    def named_weights(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Every weight by its name in the whole model: a tied head's is the embedding's."""
+        for name, weight in self.named_parameters():
+            yield self.whole_name(name), weight
+
+    def whole_name(self, name: str) -> str:
+        """What a weight of this part is called in the whole model."""
+        return EMBEDDING if name == OUTPUT and self.model.tied else name
+
     def materialise(self, device: torch.device, dtype: torch.dtype, seed: int) -> None:
         """Gives every unit its storage and its first values."""
         for name, unit in self.units():
@@ -98,9 +111,17 @@ class Decoder(nn.Module):
 
 
 def materialise(
-    unit: nn.Module, prefix: str, device: torch.device, dtype: torch.dtype, seed: int, model: Model
+    unit: nn.Module,
+    prefix: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int,
+    model: Model,
+    cut: Callable[[str, Tensor], Tensor] = lambda _name, whole: whole,
 ) -> None:
     """Moves a unit from the meta device to `device`, with its first values in `dtype`.
+
+    A tensor-parallel rank gives `cut`: from a weight's name and whole value, the part it holds.
 
     Weights are normal with deviation 0.02, those that write into the residual stream divided by
     sqrt(2 x layers) (Radford et al., GPT-2, 2019, section 2.3); norms start at one, biases at zero.
@@ -109,20 +130,22 @@ def materialise(
     with torch.no_grad():
         for name, parameter in unit.named_parameters():
             full_name = f"{prefix}.{name}"
+            if model.tied and full_name == OUTPUT:
+                full_name = EMBEDDING
             if name.endswith("norm.weight"):
                 parameter.fill_(1.0)
             elif name.endswith("bias"):
                 parameter.zero_()
             else:
-                parameter.copy_(_normal(full_name, parameter.shape, seed, model))
+                parameter.copy_(cut(full_name, _normal(full_name, seed, model)))
 
 
-def _normal(name: str, shape: torch.Size, seed: int, model: Model) -> Tensor:
+def _normal(name: str, seed: int, model: Model) -> Tensor:
     std = INITIAL_STD
     if name.endswith(("attention.out.weight", "mlp.down.weight")):
         std /= math.sqrt(2 * model.layers)
     generator = torch.Generator().manual_seed(zlib.crc32(f"{seed}/{name}".encode()))
-    return torch.empty(shape).normal_(0.0, std, generator=generator)
+    return torch.empty(model.shape(name)).normal_(0.0, std, generator=generator)
 
 
 class Embedding(nn.Module):

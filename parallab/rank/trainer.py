@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from parallab.meter import Meter
-from parallab.parallel.build import build, forward_backward
+from parallab.parallel.build import build
 from parallab.parallel.mesh import axis_names, coordinates, form_mesh
+from parallab.parallel.pipeline import tied_group
 from parallab.plan import Plan
 from parallab.rank.corpus import Corpus
 from parallab.rank.decoder import Decoder, materialise
@@ -55,12 +56,24 @@ class Trainer:
         self._next_step = 0
         self.corpus = Corpus(text, model.vocab, seed)
         self.mesh = form_mesh(plan, device)
-        self.meter = Meter(device, axis_names(self.mesh))
-        decoder = Decoder(model, plan.seq, recompute=plan.recompute == "full")
-        give_storage = partial(
-            materialise, device=device, dtype=DTYPES[plan.precision], seed=seed, model=model
+        tied = tied_group(model, plan, self.mesh)
+        axes = axis_names(self.mesh)
+        if tied is not None:
+            axes[tied.group_name] = "pp"
+        self.meter = Meter(device, axes)
+        dtype = DTYPES[plan.precision]
+        self.split = build(
+            model,
+            plan,
+            self.mesh,
+            device,
+            dtype,
+            partial(Decoder, model, plan.seq, recompute=plan.recompute == "full"),
+            partial(materialise, device=device, dtype=dtype, seed=seed, model=model),
+            self.meter,
+            tied,
         )
-        self.data = build(decoder, plan, self.mesh, device, give_storage, self.meter.label)
+        self.data = self.split.data
         self.module: nn.Module = self.data.module
         self.optimizer = self.data.optimizer
         self.meter.watch(self.module, self.optimizer)
@@ -73,9 +86,9 @@ class Trainer:
         batch = self.corpus.batch(index, self.plan.batch, self.plan.seq)
         with self.meter.step(index, traced):
             tokens, targets = (t.to(self.device) for t in self.data.share(*batch))
-            loss = forward_backward(self.data, self.plan, tokens, targets, self.meter.phase)
+            loss = self.split.forward_backward(self.plan, tokens, targets, self.meter.phase)
             with self.meter.phase("optimizer"):
-                self.data.update()
+                self.split.update(self.plan, self.device)
             del tokens, targets
         return self.meter.take(None if loss is None else loss.item())
 
@@ -96,7 +109,7 @@ class Trainer:
         self.meter.close()
         if "data" in self.__dict__:
             self.data.close()
-        for name in ("data", "module", "optimizer", "mesh"):
+        for name in ("split", "data", "module", "optimizer", "mesh"):
             self.__dict__.pop(name, None)
         # FSDP and DDP hold reference cycles, and with them threads and file descriptors.
         gc.collect()

@@ -1,0 +1,57 @@
+"""The main figures of a run, above its plots."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import replace
+
+from parallab.plots.style import in_words, three_digits
+from parallab.plots.timeline import bubble_words
+from parallab.predict.bubble import bubble
+from parallab.report import Report
+
+# Value, what it is, and an explanation where that is too short.
+Figure = tuple[str, str, str]
+
+
+def tiles(report: Report, payload: bool, last: int | None = None) -> str:
+    """The main figures as HTML.
+
+    Args:
+        payload: communication as payload instead of bytes on the wire.
+        last: the bubble of the last so many steps only, since it is read off every pass.
+    """
+    sent = report.payload_bytes if payload else report.wire_bytes
+    seconds, rate = report.step_seconds, report.tokens_per_second
+    kind = "payload" if payload else "sent"
+    peak = in_words(report.peak_bytes) if report.steps else "–"
+    return _as_html([
+        (peak, "highest peak", "The most memory that any device held in any step"),
+        (in_words(sent) if report.steps else "–", f"{kind} per step", ""),
+        (f"{three_digits(1000 * seconds)} ms" if seconds else "–", "per step, untraced", ""),
+        (three_digits(rate) if rate else "–", "tokens per second", ""),
+        *_bubble(report, last),
+    ])  # fmt: skip
+
+
+def _bubble(report: Report, last: int | None) -> list[Figure]:
+    """How idle a pipeline's ranks were, beside the formula's figure; none without a pipeline."""
+    formula = bubble(report.plan)
+    if formula is None:
+        return []
+    if last is not None:
+        ranks = [replace(rank, steps=rank.steps[-last:]) for rank in report.ranks]
+        report = replace(report, ranks=ranks)
+    measured = report.bubble
+    value = f"{100 * measured.idle_of_total:.0f} %" if measured else "–"
+    name = f"idle (formula {100 * formula.idle_of_total:.0f} %)"
+    return [(value, name, bubble_words(measured, formula) if measured else "")]
+
+
+def _as_html(figures: list[Figure]) -> str:
+    cells = "".join(
+        f'<div class="pl-tile" title="{html.escape(more or name)}"><b>{html.escape(value)}</b>'
+        f"<span>{html.escape(name)}</span></div>"
+        for value, name, more in figures
+    )
+    return f'<div class="pl-tiles">{cells}</div>'
