@@ -37,9 +37,10 @@ def list_strategies(_: argparse.Namespace) -> int:
     width = min(shutil.get_terminal_size().columns, 100)
     paragraphs = []
     for row in STRATEGIES.values():
-        idea = textwrap.fill(row.idea, width, initial_indent="  ", subsequent_indent="  ")
-        notes = (f"  Source: {row.source}.", f"  Runs: {row.implementation}.")
-        paragraphs.append("\n".join((f"{row.name}: {row.title}", idea, *notes)))
+        parts = (row.idea, f"Source: {row.source}.", f"Runs: {row.implementation}.")
+        text = [textwrap.fill(part, width, initial_indent="  ", subsequent_indent="  ")
+                for part in parts]  # fmt: skip
+        paragraphs.append("\n".join((f"{row.name}: {row.title}", *text)))
     print("\n\n".join(paragraphs))
     return 0
 

@@ -106,7 +106,25 @@ class DataAxis:
         """Lets go of the module: hooks live in C++, where the collector sees no cycle."""
 
 
-class Replicate(DataAxis):
+class SharedBatch(DataAxis):
+    """Several ranks, each with an equal part of the batch.
+
+    Attributes:
+        group, rank, size: the data axis's process group, and this rank's place in it.
+    """
+
+    def __init__(
+        self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, mesh: DeviceMesh
+    ) -> None:
+        self.group = mesh.get_group("dp")
+        self.rank, self.size = mesh.get_local_rank("dp"), dist.get_world_size(self.group)
+        super().__init__(module, make_optimizer, loss)
+
+    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
+
+
+class Replicate(SharedBatch):
     """DistributedDataParallel (Li et al., arXiv:2006.15704).
 
     rank 0  forward  backward ░░▓▓▓▓  step      every rank holds all weights;
@@ -117,21 +135,15 @@ class Replicate(DataAxis):
     def __init__(
         self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, mesh: DeviceMesh
     ) -> None:
-        self.group = mesh.get_group("dp")
-        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
+        super().__init__(module, make_optimizer, loss, mesh)
         # The rotary table is the same everywhere; a broadcast would add bytes no paper has.
-        self.ddp = DistributedDataParallel(
+        self.forward_module = self.ddp = DistributedDataParallel(
             module,
             process_group=self.group,
             gradient_as_bucket_view=True,
             **NO_BUFFER_BROADCAST,
         )
-        super().__init__(module, make_optimizer, loss)
-        self.forward_module = self.ddp
         self.copies = self.size
-
-    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
 
     def micro_batch(self, last: bool) -> AbstractContextManager[None]:
         return nullcontext() if last else self.ddp.no_sync()
@@ -141,7 +153,7 @@ class Replicate(DataAxis):
         self.module.zero_grad(set_to_none=False)
 
 
-class ClassicDataParallel(DataAxis):
+class ClassicDataParallel(SharedBatch):
     """DataParallel as torch.nn.DataParallel runs it, over the process group.
 
         rank 0  scatter batch, broadcast weights │ forward │ gather logits, loss, scatter gradient
@@ -156,13 +168,11 @@ class ClassicDataParallel(DataAxis):
     def __init__(
         self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, mesh: DeviceMesh
     ) -> None:
-        self.group = mesh.get_group("dp")
-        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
-        self.root = dist.get_global_rank(self.group, 0)
         self.unit = FlatUnit(module.parameters(), parts=1)
         self.output: Tensor
+        super().__init__(module, make_optimizer, loss, mesh)
+        self.root = dist.get_global_rank(self.group, 0)
         self.computes_loss = self.rank == 0
-        super().__init__(module, make_optimizer, loss)
         if self.rank:
             self.optimizer = None
             self._free_replica()
@@ -249,12 +259,6 @@ class ClassicDataParallel(DataAxis):
 def share_of(batch: Tensor, rank: int, ranks: int) -> Tensor:
     """Equal consecutive shares of a batch's sequences."""
     return batch.chunk(ranks)[rank].contiguous()
-
-
-def mesh_dim(mesh: DeviceMesh, axis: str) -> int:
-    """The position of a named axis."""
-    assert mesh.mesh_dim_names is not None
-    return mesh.mesh_dim_names.index(axis)
 
 
 def local(tensor: Tensor) -> Tensor:

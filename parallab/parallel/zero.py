@@ -23,21 +23,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from parallab.parallel.data import (
-    DataAxis,
-    Loss,
-    MakeOptimizer,
-    Replicate,
-    mesh_dim,
-    share_of,
-)
+from parallab.parallel.data import Loss, MakeOptimizer, Replicate, SharedBatch
 from parallab.parallel.flat import FlatUnit
 from parallab.parallel.renamed import all_gather_flat, reduce_scatter_flat
 
 Label = Callable[[Tensor, str], None]
 
 
-class FlatShards(DataAxis):
+class FlatShards(SharedBatch):
     """ZeRO-1 and ZeRO-2: weights replicated, the optimizer's share of each unit on its rank.
 
         unit's flat weights     │ rank 0 │ rank 1 │ rank 2 │ rank 3 │  rank r owns and steps part r
@@ -66,15 +59,14 @@ class FlatShards(DataAxis):
         stage: int,
         label: Label,
     ) -> None:
-        self.group = mesh.get_group("dp")
-        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
-        self.module = self.forward_module = module
-        self.loss = loss
+        def of_shards(_weights: list[Tensor]) -> torch.optim.Optimizer:
+            parts = (self.rank, self.size) if stage else (0, 1)
+            self.units = [Shard(unit, *parts) for unit in units]
+            return make_optimizer([unit.shard for unit in self.units])
+
+        super().__init__(module, of_shards, loss, mesh)
         self.stage, self._label = stage, label
         self.copies = 1 if stage else self.size
-        parts = (self.rank, self.size) if stage else (0, 1)
-        self.units = [Shard(unit, *parts) for unit in units]
-        self.optimizer = make_optimizer([unit.shard for unit in self.units])
         self._last = False
         self._under_way: list[tuple[Shard, dist.Work, Tensor, Tensor]] = []
         self._hooks = [
@@ -82,9 +74,6 @@ class FlatShards(DataAxis):
             for unit in self.units
             for parameter in unit.parameters
         ]
-
-    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
 
     def micro_batch(self, last: bool) -> AbstractContextManager[None]:
         @contextmanager
@@ -234,7 +223,7 @@ class TorchZero1(Replicate):
         super().__init__(module, dealt_out, loss, mesh)
 
 
-class FullyShard(DataAxis):
+class FullyShard(SharedBatch):
     """ZeRO-3 through torch's `fully_shard` (FSDP2; Zhao et al., arXiv:2304.11277).
 
         forward   gather block 0 │ compute, free │ gather block 1 │ compute, free │ ...
@@ -243,15 +232,6 @@ class FullyShard(DataAxis):
     The module is already sharded: `shard_unit` splits each part as soon as it has its storage, so
     that no rank ever holds the whole model.
     """
-
-    def __init__(
-        self, module: nn.Module, make_optimizer: MakeOptimizer, loss: Loss, mesh: DeviceMesh
-    ) -> None:
-        self.rank, self.size = mesh.get_local_rank("dp"), mesh.size(mesh_dim(mesh, "dp"))
-        super().__init__(module, make_optimizer, loss)
-
-    def share(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return share_of(tokens, self.rank, self.size), share_of(targets, self.rank, self.size)
 
 
 def shard_unit(unit: nn.Module, mesh: DeviceMesh) -> None:
