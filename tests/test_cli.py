@@ -106,7 +106,7 @@ def refused(capsys, *argv):
         ("run --model mni", "there is no model called 'mni'. Did you mean mini?"),
         ("run --model llama-3-8b", "Did you mean llama-3.1-8b?"),
         ("run --nope", "parallab run: error: there is no argument --nope here"),
-        ("run --schedule 1f1b", "there is no argument --schedule 1f1b here"),
+        ("run --colour red", "there is no argument --colour red here"),
         ("run extra", "there is no argument extra here"),
         ("run --strat ddp", "there is no argument --strat ddp here"),
         ("models --model nano", "parallab models: error: there is no argument --model nano here"),
