@@ -5,12 +5,15 @@ Importing it is quick: torch, widgets and ipyparallel are loaded when a name nee
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from parallab.errors import (
     ClusterError,
     CorpusError,
+    HardwareError,
     ModelError,
     ParallabError,
     PlanError,
@@ -23,8 +26,11 @@ from parallab.report import Report
 from parallab.spec import Model
 
 if TYPE_CHECKING:
+    from parallab.advise import advise
     from parallab.cluster import Cluster
+    from parallab.hardware import Hardware
     from parallab.panels import Lab
+    from parallab.predict import predict
 
 __version__ = "0.1.0"
 
@@ -32,6 +38,8 @@ __all__ = [
     "Cluster",
     "ClusterError",
     "CorpusError",
+    "Hardware",
+    "HardwareError",
     "Lab",
     "Model",
     "ModelError",
@@ -42,9 +50,17 @@ __all__ = [
     "Replay",
     "Report",
     "ReportError",
+    "advise",
+    "predict",
 ]
 
-_LAZY = {"Cluster": "parallab.cluster", "Lab": "parallab.panels"}
+_LAZY = {
+    "Cluster": "parallab.cluster",
+    "Hardware": "parallab.hardware",
+    "Lab": "parallab.panels",
+    "advise": "parallab.advise",
+    "predict": "parallab.predict",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -55,3 +71,14 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps `pl.advise` the function: loading the file of that name would put its module there."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _LAZY or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -3,6 +3,7 @@
     ParallabError
     ├── ModelError    (ValueError)    this model cannot be described or built
     ├── PlanError     (ValueError)    this plan cannot work, and nothing was started
+    ├── HardwareError (ValueError)    these GPUs or links cannot be described
     ├── ReportError   (ValueError)    this file is not a Report that we can read
     ├── CorpusError   (ValueError)    this text cannot be trained on
     └── ClusterError  (RuntimeError)  engines could not be started, or were lost
@@ -23,6 +24,10 @@ class ModelError(ParallabError, ValueError):
 
 class PlanError(ParallabError, ValueError):
     """A plan that cannot work."""
+
+
+class HardwareError(ParallabError, ValueError):
+    """GPUs or links that cannot be described."""
 
 
 class ReportError(ParallabError, ValueError):

@@ -42,9 +42,10 @@ def test_quick_to_import(module):
 def test_plain_data_needs_the_standard_library_only():
     modules = within(*(f"parallab.{m}" for m in (
         "errors", "spec", "presets", "shapes", "configs", "families", "catalog", "stages",
-        "schedules", "plan", "report", "progress", "predict",
+        "schedules", "plan", "report", "progress", "predict", "datasheets", "hardware",
+        "candidates", "advice", "advise",
     )))  # fmt: skip
-    assert len(modules) >= 18
+    assert len(modules) >= 24
     outside = loaded_by(*modules) - sys.stdlib_module_names - {"parallab"}
     # What an environment loads into every interpreter is not ours.
     assert outside - loaded_by("sys") <= set()
@@ -62,8 +63,9 @@ def test_a_ranks_code_needs_no_front_end(package):
 def test_all_is_the_public_interface():
     assert parallab.__all__ == sorted(parallab.__all__)
     assert set(parallab.__all__) == {
-        "Cluster", "ClusterError", "CorpusError", "Lab", "Model", "ModelError", "ParallabError",
-        "Plan", "PlanError", "RankError", "Replay", "Report", "ReportError",
+        "Cluster", "ClusterError", "CorpusError", "Hardware", "HardwareError", "Lab", "Model",
+        "ModelError", "ParallabError", "Plan", "PlanError", "RankError", "Replay", "Report",
+        "ReportError", "advise", "predict",
     }  # fmt: skip
 
 
@@ -71,6 +73,12 @@ def test_all_is_the_public_interface():
 def test_every_public_name_is_there_and_documented(name):
     assert getattr(parallab, name).__doc__.strip()
     assert name in dir(parallab)
+
+
+def test_a_function_is_not_hidden_by_the_file_of_its_name():
+    importlib.import_module("parallab.advise")
+    assert callable(parallab.advise)
+    assert parallab.advise is sys.modules["parallab.advise"].advise
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from parallab.catalog import STRATEGIES
-from parallab.errors import CorpusError
+from parallab.errors import CorpusError, ModelError
 from parallab.plan import CHOICES, MAX_SEED, MAX_STEPS, Plan
 from parallab.rank.corpus import check_text
 from parallab.spec import PRESETS, Model
@@ -27,6 +27,7 @@ AXES = {axis: None for row in STRATEGIES.values() for axis in row.axes}
 AXIS_NAMES = {"dp": "data", "pp": "pipeline", "tp": "tensor"}
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # noqa: SLF001
+Group: TypeAlias = "argparse._ArgumentGroup"  # noqa: SLF001
 
 
 def add_command(
@@ -38,11 +39,13 @@ def add_command(
     return parser
 
 
-def add_plan_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of every command that trains."""
-    what = parser.add_argument_group("what is trained")
-    what.add_argument("--model", type=_model, default="mini", metavar="NAME",
-                      help="a preset; `parallab models` lists them (mini)")  # fmt: skip
+def add_plan_flags(parser: argparse.ArgumentParser, devices: bool = True) -> None:
+    """The flags of every command that trains, or says what training would cost.
+
+    Args:
+        devices: whether real devices are used, which may be chosen.
+    """
+    what = add_model_flag(parser)
     what.add_argument("--text", type=_text, metavar="FILE",
                       help="text to train on (the standard library's sources)")  # fmt: skip
     what.add_argument("--seed", type=whole_number(0, MAX_SEED), default=0, metavar="N",
@@ -62,8 +65,10 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
                      help="order of a pipeline's micro-batches (1f1b)")  # fmt: skip
     how.add_argument("--sequence-parallel", action="store_true",
                      help="split norms and residuals over the tensor axis too")  # fmt: skip
-    how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
-                     help="where the ranks run (auto: free GPUs, else the CPU)")  # fmt: skip
+    parser.set_defaults(device="cpu")
+    if devices:
+        how.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto",
+                         help="where the ranks run (auto: free GPUs, else the CPU)")  # fmt: skip
 
     step = parser.add_argument_group("one step")
     step.add_argument("--batch", type=whole_number(), metavar="N",
@@ -83,6 +88,15 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
                         help="after a failure, the failing rank's traceback")  # fmt: skip
 
 
+def add_model_flag(parser: argparse.ArgumentParser) -> Group:
+    """The flag of every command that is about a model."""
+    what = parser.add_argument_group("what is trained")
+    what.add_argument("--model", type=_model, default="mini", metavar="NAME|PATH",
+                      help="a preset, `parallab models` lists them; or a config.json "
+                           "(mini)")  # fmt: skip
+    return what
+
+
 def add_steps_flag(parser: argparse.ArgumentParser, default: int) -> None:
     """How many steps to train."""
     parser.add_argument("--steps", type=whole_number(1, MAX_STEPS), default=default, metavar="N",
@@ -92,7 +106,7 @@ def add_steps_flag(parser: argparse.ArgumentParser, default: int) -> None:
 def add_output_flags(parser: argparse.ArgumentParser) -> None:
     """Where the Report goes besides the table."""
     out = parser.add_argument_group("results")
-    out.add_argument("--json", type=_json_target, metavar="FILE",
+    out.add_argument("--json", type=json_target, metavar="FILE",
                      help="write the Report; - is standard output, alone there")  # fmt: skip
     out.add_argument("--plot", type=_figure_target, metavar="FILE.png",
                      help="draw memory, communication and loss")  # fmt: skip
@@ -105,7 +119,7 @@ def model_and_plan(args: argparse.Namespace) -> tuple[Model, Plan]:
         ModelError, PlanError: it cannot work.
         CorpusError: the text is shorter than one sequence.
     """
-    model = Model(args.model)
+    model: Model = args.model
     degrees = {axis: getattr(args, axis) for axis in AXES}
     plan = Plan(
         args.strategy,
@@ -168,7 +182,8 @@ def _devices(args: argparse.Namespace, degrees_given: bool) -> int | None:
     return len(gpus.free()) or DEFAULT_DEVICES
 
 
-def _one_of(kind: str, name: str, known: Iterable[str]) -> str:
+def one_of(kind: str, name: str, known: Iterable[str]) -> str:
+    """`name`, where it is one of those that are known."""
     known = list(known)
     if name in known:
         return name
@@ -177,12 +192,19 @@ def _one_of(kind: str, name: str, known: Iterable[str]) -> str:
     raise argparse.ArgumentTypeError(f"there is no {kind} called {name!r}. {hint}")
 
 
-def _model(name: str) -> str:
-    return _one_of("model", name, PRESETS)
+def _model(name: str) -> Model:
+    """A preset, or what a Hugging Face config.json or its folder describes."""
+    path = name.endswith(".json") or "/" in name or Path(name).exists()
+    if name in PRESETS or not path:
+        return Model(one_of("model", name, PRESETS))
+    try:
+        return Model.from_config(name)
+    except ModelError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _strategy(name: str) -> str:
-    return _one_of("strategy", name, STRATEGIES)
+    return one_of("strategy", name, STRATEGIES)
 
 
 def _text(name: str) -> str:
@@ -194,7 +216,8 @@ def _text(name: str) -> str:
     return str(Path(name).absolute())
 
 
-def _json_target(name: str) -> str:
+def json_target(name: str) -> str:
+    """The type of a flag that names a file to write JSON to, or - for standard output."""
     return name if name == "-" else _writable(name)
 
 

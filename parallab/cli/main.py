@@ -13,8 +13,16 @@ from pathlib import Path
 from typing import NoReturn
 
 import parallab
-from parallab.cli import choices, lab, measure
-from parallab.errors import CorpusError, ModelError, ParallabError, PlanError, RankError
+from parallab.cli import advise, choices, compare, lab, measure, predict
+from parallab.errors import (
+    CorpusError,
+    HardwareError,
+    ModelError,
+    ParallabError,
+    PlanError,
+    RankError,
+    ReportError,
+)
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -54,7 +62,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
     try:
         status: int = args.call(args)
         sys.stdout.flush()
-    except (ModelError, PlanError, CorpusError) as error:
+    except (ModelError, PlanError, HardwareError, CorpusError, ReportError) as error:
         return complain(args, error, REFUSED)
     except ParallabError as error:
         return complain(args, error, FAILED)
@@ -93,6 +101,6 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"parallab {parallab.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for module in (lab, measure, choices):
+    for module in (lab, measure, predict, compare, advise, choices):
         module.add_commands(commands)
     return parser

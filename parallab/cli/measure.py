@@ -70,8 +70,7 @@ def measure(args: argparse.Namespace) -> int:
         except ClusterError as error:
             failure, report, interrupted = error, run.report, False
     if report.steps:
-        print(report_text(report), file=sys.stderr if args.json == "-" else sys.stdout)
-        write(report, args.json, args.plot)
+        show(report, args)
     if failure is not None:
         raise failure  # said last, after what was finished
     return 130 if interrupted else 0
@@ -106,11 +105,12 @@ def engines(model: Model, *plans: Plan, device: Device) -> Iterator[Cluster]:
         yield cluster
 
 
-def write(report: Report, json_target: str | None, figure: str | None) -> None:
-    """Writes the Report and its picture where they were asked for."""
-    if json_target == "-":
+def show(report: Report, args: argparse.Namespace) -> None:
+    """Prints the Report as text, and writes it and its picture where they were asked for."""
+    print(report_text(report), file=sys.stderr if args.json == "-" else sys.stdout)
+    if args.json == "-":
         print(json.dumps(report.to_dict()))
-    elif json_target:
-        report.save(json_target)
-    if figure:
-        report.plot().savefig(Path(figure))
+    elif args.json:
+        report.save(args.json)
+    if args.plot:
+        report.plot().savefig(Path(args.plot))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from parallab.predict.bubble import bubble
@@ -39,9 +40,8 @@ def report_text(report: Report) -> str:
 def _what(report: Report) -> str:
     devices = ", ".join(sorted({rank.device for rank in report.ranks})) or "no device"
     torch = report.environment.get("torch", "unknown")
-    return (
-        f"{report.model}: {report.plan}\n{report.source.capitalize()} on {devices}, torch {torch}"
-    )
+    where = f"on {devices}, torch {torch}" if report.source == "measured" else "for one warm step"
+    return f"{report.model}: {report.plan}\n{report.source.capitalize()} {where}"
 
 
 def _memory(report: Report) -> str:
@@ -55,7 +55,7 @@ def _memory(report: Report) -> str:
 
     rows = [
         (
-            str(rank.rank),
+            _number(report, rank),
             rank.device,
             cell(step.memory.peak_bytes),
             *(cell(step.memory.at_peak.get(c, 0)) for c in shown),
@@ -63,9 +63,20 @@ def _memory(report: Report) -> str:
         for rank, step in zip(report.ranks, steps, strict=True)
     ]
     numbers = sorted({step.step for step in steps})
-    which = f"step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-    title = f"Memory at its peak, {report.source} in {which}, in {unit}"
+    which = f" in step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+    title = f"Memory at its peak, {report.source}{which if _ran(report) else ''}, in {unit}"
     return f"{title}\n{table(('rank', 'device', 'peak', *shown), rows, left=2)}"
+
+
+def _ran(report: Report) -> bool:
+    """Whether its steps are those of a run, and not the one that stands for all."""
+    return report.source == "measured"
+
+
+def _number(report: Report, rank: Rank) -> str:
+    """A rank's number, and how many like it there are where it stands for others."""
+    count = report.environment.get("represents", {}).get(str(rank.rank), 1)
+    return f"{rank.rank} (of {count})" if count > 1 else str(rank.rank)
 
 
 def _peak_step(rank: Rank) -> Step:
@@ -75,10 +86,11 @@ def _peak_step(rank: Rank) -> Step:
 
 def _communication(report: Report) -> str:
     last = report.steps - 1
+    when = f" in step {last}" if _ran(report) else ""
     busiest = max(report.ranks, key=lambda rank: sent(rank.steps[last], "wire_bytes"))
     totals = report.communication(report.ranks.index(busiest))
     if not totals:
-        return f"Communication in step {last}, {report.source}: none"
+        return f"Communication{when}, {report.source}: none"
     rows = [
         (op, axis, *(f"{row[key]:,}" for key in ("count", "payload_bytes", "wire_bytes")))
         for (op, axis), row in totals.items()
@@ -91,10 +103,10 @@ def _communication(report: Report) -> str:
     sums = (f"{sent(busiest.steps[last], key):,}" for key in ("payload_bytes", "wire_bytes"))
     rows.append(("total sent", "", "", *sums))
     title = (
-        f"Communication in step {last}, rank {busiest.rank}, which sends most, in bytes\n"
+        f"Communication{when}, rank {busiest.rank}, which sends most, in bytes\n"
         f"(calls and payload {report.source}, wire computed for an ideal ring)"
     )
-    if last < WARM_STEP:
+    if last < WARM_STEP and _ran(report):
         title += f"\n(bytes settle in step {WARM_STEP}: train {WARM_STEP + 1} steps or more)"
     return f"{title}\n{table(('operation', 'axis', 'calls', 'payload', 'wire'), rows, left=2)}"
 
@@ -104,7 +116,7 @@ def _traffic(report: Report) -> str:
     last = report.steps - 1
     traffic = [rank.steps[last].traffic for rank in report.ranks]
     most = max((size for row in traffic for size in row.values()), default=0)
-    if not most or not 2 < len(traffic) <= TRAFFIC_RANKS:
+    if not most or not 2 < len(traffic) <= TRAFFIC_RANKS or len(traffic) < report.plan.devices:
         return ""
     unit, size = next((u, s) for u, s in UNITS if most >= 10 * s or s == 1)
     rows = [
@@ -113,7 +125,7 @@ def _traffic(report: Report) -> str:
         for rank, row in zip(report.ranks, traffic, strict=True)
     ]  # fmt: skip
     title = (
-        f"Sent in step {last}, from row to column, in {unit}\n"
+        f"Sent{f' in step {last}' if _ran(report) else ''}, from row to column, in {unit}\n"
         f"(payload {report.source}, its way computed for ideal rings)"
     )
     return f"{title}\n{table(('to rank', *(str(rank.rank) for rank in report.ranks)), rows)}"
@@ -121,7 +133,11 @@ def _traffic(report: Report) -> str:
 
 def _pace(report: Report) -> str:
     losses = report.losses
-    lines = [f"Loss  {losses[0]:.4f} → {losses[-1]:.4f} in {report.steps} steps, {report.source}"]
+    lines = []
+    if not math.isnan(losses[-1]):
+        lines.append(
+            f"Loss  {losses[0]:.4f} → {losses[-1]:.4f} in {report.steps} steps, {report.source}"
+        )
     seconds, tokens = report.step_seconds, report.tokens_per_second
     if seconds is not None and tokens is not None:
         lines.append(

@@ -8,11 +8,15 @@ trees, in another pattern.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from parallab.plan import Plan
+from parallab.predict.buckets import ddp_buckets
+from parallab.predict.occupancy import gathers
+from parallab.predict.padding import elements, flat_elements, row_elements, row_share
 from parallab.predict.parts import (
     EMBEDDING,
     Unit,
@@ -23,6 +27,11 @@ from parallab.predict.parts import (
 )
 from parallab.spec import Model, count
 from parallab.stages import rank_of_stage, stage_count
+
+__all__ = [
+    "Collective", "collectives", "flat_elements", "payload_per_step", "receivers", "row_elements",
+    "row_share", "wire_bytes",
+]  # fmt: skip
 
 ORIGIN: Mapping[str, int] = {"dp": 0, "pp": 0, "tp": 0}
 
@@ -99,70 +108,114 @@ def receivers(op: str, sent_bytes: int, group_size: int, position: int = 0) -> d
 Payload = dict[tuple[str, str], int]
 
 
+class Collective(NamedTuple):
+    """All operations of one kind, axis and phase in a warm step of one rank."""
+
+    op: str
+    axis: str
+    phase: str
+    times: int
+    payload_bytes: int
+
+
 def payload_per_step(model: Model, plan: Plan, coords: Mapping[str, int] = ORIGIN) -> Payload:
     """Payload bytes of one warm step of the rank at `coords`: (operation, axis) -> bytes."""
-    payload: Payload = {}
+    payload: Payload = defaultdict(int)
+    for row in collectives(model, plan, coords):
+        payload[row.op, row.axis] += row.payload_bytes
+    return dict(payload)
+
+
+def collectives(model: Model, plan: Plan, coords: Mapping[str, int] = ORIGIN) -> list[Collective]:
+    """What the rank at `coords` takes part in during one warm step, by operation, axis, phase.
+
+    What lies outside of passes is in the phase "other", as the meter records it.
+    """
+    rows: list[Collective] = []
     for part in (_data_axis, _pipeline_axis, _tensor_axis):
-        for key, size in part(model, plan, coords).items():
-            payload[key] = payload.get(key, 0) + size
+        rows += part(model, plan, coords)
     if plan.clip is not None and plan.devices > 1:
-        payload["all_reduce", "world"] = 4  # the square of the global norm
-    return {key: size for key, size in payload.items() if size}
+        # The square of the global norm.
+        rows.append(Collective("all_reduce", "world", "optimizer", 1, 4))
+    return [row for row in rows if row.payload_bytes]
 
 
-def _data_axis(model: Model, plan: Plan, coords: Mapping[str, int]) -> Payload:
+def _data_axis(model: Model, plan: Plan, coords: Mapping[str, int]) -> Iterator[Collective]:
     """With P bytes of weights on a rank (padding included where shards need it): DDP all-reduces P
     (arXiv:2006.15704, section 3); ZeRO-1 and 2 reduce-scatter P and all-gather P; ZeRO-3
     all-gathers P twice and reduce-scatters P (arXiv:1910.02054, section 7). ZeRO-2 and 3 reduce
     every micro-batch, the others once a step.
+    """
+    if plan.dp == 1:
+        return
+    units = held_units(model, plan, coords["pp"], coords["tp"])
+    e, n, m, number = plan.element_bytes, plan.dp, plan.micro_batches, len(units)
+    weights = elements(units) * e
+    match plan.data:
+        case "dp":
+            yield from _classic(model, plan, weights)
+        case "replicate" if plan.pp > 1:
+            yield Collective("all_reduce", "dp", "backward", number, weights)
+        case "replicate":
+            yield Collective("all_reduce", "dp", "backward", ddp_buckets(units, e), weights)
+        case "zero1-torch":
+            yield Collective("all_reduce", "dp", "backward", ddp_buckets(units, e), weights)
+            tensors = sum(map(len, units))
+            yield Collective("broadcast", "dp", "optimizer", min(n, tensors), weights)
+        case "zero1" | "zero2":
+            times = m if plan.data == "zero2" else 1
+            flat = flat_elements(units, n) * e
+            yield Collective("reduce_scatter", "dp", "backward", times * number, times * flat)
+            yield Collective("all_gather", "dp", "optimizer", number, flat)
+        case "zero3":
+            yield from _fully_sharded(model, plan, coords["pp"], row_elements(units, n) * e)
+
+
+def _classic(model: Model, plan: Plan, weights: int) -> Iterator[Collective]:
+    """Ids and logits of the whole batch, and all weights there and back for each micro-batch."""
+    ids = plan.batch * plan.seq * 8
+    logits = plan.batch * plan.seq * model.vocab * plan.element_bytes
+    m = plan.micro_batches
+    yield Collective("scatter", "dp", "forward", m, ids)
+    yield Collective("broadcast", "dp", "forward", m, m * weights)
+    yield Collective("gather", "dp", "forward", m, logits)
+    yield Collective("scatter", "dp", "backward", m, logits)
+    yield Collective("reduce", "dp", "backward", m, m * weights)
+
+
+def _fully_sharded(model: Model, plan: Plan, pp: int, rows: int) -> Iterator[Collective]:
+    """Every block is gathered and reduced alone, a stage's embedding and head together.
 
     In a pipeline ZeRO-3 reduces once, and keeps a stage's weights from a backward pass until the
     next forward pass has used them: it gathers for a forward pass unless a backward pass came
     before, and for a backward pass that follows a forward pass. In whatever order the m
     micro-batches come, that is m + 1 times.
+
+    Args:
+        rows: bytes of the rank's weights, padded.
     """
-    if plan.dp == 1:
-        return {}
-    units = held_units(model, plan, coords["pp"], coords["tp"])
-    e, n, m = plan.element_bytes, plan.dp, plan.micro_batches
-    weights = sum(map(count, units)) * e
-    flat = flat_elements(units, n) * e
-    match plan.data:
-        case "dp":
-            ids = plan.batch * plan.seq * 8
-            logits = plan.batch * plan.seq * model.vocab * e
-            return {
-                ("scatter", "dp"): ids + logits,
-                ("broadcast", "dp"): m * weights,
-                ("gather", "dp"): logits,
-                ("reduce", "dp"): m * weights,
-            }
-        case "replicate":
-            return {("all_reduce", "dp"): weights}
-        case "zero1":
-            return {("reduce_scatter", "dp"): flat, ("all_gather", "dp"): flat}
-        case "zero1-torch":
-            return {("all_reduce", "dp"): weights, ("broadcast", "dp"): weights}
-        case "zero2":
-            return {("reduce_scatter", "dp"): m * flat, ("all_gather", "dp"): flat}
-        case "zero3":
-            rows = row_elements(units, n) * e
-            gathers, reductions = (m + 1, 1) if plan.pp > 1 else (2 * m, m)
-            return {
-                ("all_gather", "dp"): gathers * rows,
-                ("reduce_scatter", "dp"): reductions * rows,
-            }
-    return {}
+    held, m = held_stages(plan, pp), plan.micro_batches
+    last = stage_count(plan.pp, plan.schedule) - 1
+    units = sum(blocks_of_stage(model, plan, stage) + (stage in (0, last)) for stage in held)
+    if plan.pp == 1:
+        yield Collective("all_gather", "dp", "forward", m * units, m * rows)
+        yield Collective("all_gather", "dp", "backward", m * units, m * rows)
+        yield Collective("reduce_scatter", "dp", "backward", m * units, m * rows)
+        return
+    forward = gathers(plan.schedule, plan.pp, m)[pp]
+    for phase, times in (("forward", forward), ("backward", m + 1 - forward)):
+        yield Collective("all_gather", "dp", phase, times * units, times * rows)
+    yield Collective("reduce_scatter", "dp", "other", units, rows)
 
 
-def _pipeline_axis(model: Model, plan: Plan, coords: Mapping[str, int]) -> Payload:
+def _pipeline_axis(model: Model, plan: Plan, coords: Mapping[str, int]) -> Iterator[Collective]:
     """Every boundary between stages on different ranks passes each micro-batch's activations on and
     their gradients back (arXiv:1811.06965, section 2.3): batch x seq x hidden elements a step each
     way. A tied embedding adds an all-reduce of its gradient between first and last stage
     (arXiv:2104.04473, section 3.2), of the shard where ZeRO has left one.
     """
     if plan.pp == 1:
-        return {}
+        return
     stages = stage_count(plan.pp, plan.schedule)
     where = partial(rank_of_stage, plan.schedule, ranks=plan.pp)
     boundary = plan.rank_batch * plan.seq * model.hidden * plan.element_bytes
@@ -173,12 +226,13 @@ def _pipeline_axis(model: Model, plan: Plan, coords: Mapping[str, int]) -> Paylo
         for neighbour in (stage - 1, stage + 1):
             if 0 <= neighbour < stages and where(neighbour) != coords["pp"]:
                 borders += 1
-    payload = {("send", "pp"): borders * boundary, ("recv", "pp"): borders * boundary}
+    for op in ("send", "recv"):
+        yield Collective(op, "pp", "other", borders * plan.micro_batches, borders * boundary)
     ends = [where(0), where(stages - 1)]
     if model.tied and coords["pp"] in ends and ends[0] != ends[1]:
         copy = {EMBEDDING: sliced(EMBEDDING, (model.vocab, model.hidden), plan.tp, coords["tp"])}
-        payload["all_reduce", "pp"] = _held_share(copy, plan, coords["dp"]) * plan.element_bytes
-    return payload
+        shared = _held_share(copy, plan, coords["dp"]) * plan.element_bytes
+        yield Collective("all_reduce", "pp", "backward", 1, shared)
 
 
 def _held_share(unit: Unit, plan: Plan, rank: int) -> int:
@@ -190,76 +244,72 @@ def _held_share(unit: Unit, plan: Plan, rank: int) -> int:
     return count(unit)
 
 
-def _tensor_axis(model: Model, plan: Plan, coords: Mapping[str, int]) -> Payload:
+def _tensor_axis(model: Model, plan: Plan, coords: Mapping[str, int]) -> Iterator[Collective]:
     """Four all-reduces of the activations a layer, two forward and two backward
     (arXiv:1909.08053, section 3), one more where recomputation repeats attention's; one for the
-    embedding forward, one for the head backward; and three numbers a token for the loss. With
-    sequence parallelism each is an all-gather and a reduce-scatter (arXiv:2205.05198, section
-    4.2.2), and the weights that every rank holds are all-reduced in backward.
+    embedding forward, one for the head backward; and three numbers a token for the loss, in two
+    all-reduces. With sequence parallelism each is an all-gather and a reduce-scatter
+    (arXiv:2205.05198, section 4.2.2), and the weights that every rank holds are all-reduced in
+    backward.
     """
     if plan.tp == 1:
-        return {}
-    stages = stage_count(plan.pp, plan.schedule)
-    held = held_stages(plan, coords["pp"])
+        return
+    held, m = held_stages(plan, coords["pp"]), plan.micro_batches
     blocks = sum(blocks_of_stage(model, plan, stage) for stage in held)
-    ends = (0 in held) + (stages - 1 in held)
-    e = plan.element_bytes
+    embedding = 0 in held
+    head = stage_count(plan.pp, plan.schedule) - 1 in held
+    again = blocks if plan.recompute == "full" else 0
     tokens = plan.rank_batch * plan.seq
-    activations = tokens * model.hidden * e
-    again = plan.recompute == "full"
-    reduced = 3 * tokens * 4 if stages - 1 in held else 0
-    reduced += plan.micro_batches * _shared_weights(model, plan, held) * e
-    if not plan.sequence_parallel:
-        reduced += activations * ((5 if again else 4) * blocks + ends)
-        return {("all_reduce", "tp"): reduced}
-    return {
-        ("all_gather", "tp"): activations * ((6 if again else 4) * blocks + ends),
-        ("reduce_scatter", "tp"): activations * ((5 if again else 4) * blocks + ends),
-        ("all_reduce", "tp"): reduced,
-    }
-
-
-def _shared_weights(model: Model, plan: Plan, held: list[int]) -> int:
-    """Elements of weights that each tensor-parallel rank uses on its own part of the data."""
-
-    def matching(unit: Unit, names: tuple[str, ...]) -> int:
-        return sum(count({name: s}) for name, s in unit.items() if any(n in name for n in names))
-
-    blocks = sum(blocks_of_stage(model, plan, stage) for stage in held)
-    if not plan.sequence_parallel:
-        return blocks * matching(model.block_shapes(), ("q_norm", "k_norm"))
-    shared = blocks * matching(model.block_shapes(), ("norm", "out.bias", "down.bias"))
-    if 0 in held and model.positions == "learned":
-        shared += plan.seq * model.hidden
-    if stage_count(plan.pp, plan.schedule) - 1 in held:
-        shared += matching(model.head_shapes(), ("norm",))
-    return shared
-
-
-def flat_elements(units: Iterable[Unit], ranks: int) -> int:
-    """Elements of ZeRO-1 and 2's flat buffers: each unit padded to a multiple of `ranks`."""
-    return sum(_padded(count(unit), ranks) for unit in units)
-
-
-def row_elements(units: Iterable[Unit], ranks: int) -> int:
-    """Elements that ZeRO-3 gathers: `fully_shard` pads each tensor's first dimension to ranks."""
-    return sum(
-        count({name: (_padded(first, ranks), *rest)})
-        for unit in units
-        for name, (first, *rest) in unit.items()
+    activations = tokens * model.hidden * plan.element_bytes
+    rows = partial(_rows, m=m, each=activations)
+    if plan.sequence_parallel:
+        yield rows("all_gather", "forward", 2 * blocks + head)
+        yield rows("all_gather", "backward", 2 * blocks + embedding + 2 * again)
+        yield rows("reduce_scatter", "forward", 2 * blocks + embedding)
+        yield rows("reduce_scatter", "backward", 2 * blocks + head + again)
+        forward = backward = 0
+    else:
+        forward, backward = 2 * blocks + embedding, 2 * blocks + head + again
+    weights, shared = _shared_weights(model, plan, blocks, embedding, head)
+    in_loss, loss = 2 * head, 3 * 4 * tokens * head
+    if plan.pp > 1:  # whose schedule computes the loss between passes
+        yield Collective("all_reduce", "tp", "other", m * in_loss, loss)
+        in_loss = loss = 0
+    yield Collective(
+        "all_reduce", "tp", "forward", m * (forward + in_loss), activations * forward + loss
     )
+    yield Collective(
+        "all_reduce", "tp", "backward",
+        m * (backward + weights), activations * backward + m * shared * plan.element_bytes,
+    )  # fmt: skip
 
 
-def row_share(units: Iterable[Unit], ranks: int, rank: int) -> int:
-    """Elements that `fully_shard` leaves on a rank: rows are dealt out like `torch.chunk` does."""
-    total = 0
-    for unit in units:
-        for first, *rest in unit.values():
-            chunk = -(-first // ranks)
-            rows = max(0, min(chunk, first - rank * chunk))
-            total += rows * math.prod(rest)
-    return total
+def _rows(op: str, phase: str, times: int, *, m: int, each: int) -> Collective:
+    """So many operations in every one of m micro-batches, of `each` bytes in all of them."""
+    return Collective(op, "tp", phase, m * times, times * each)
 
 
-def _padded(elements: int, ranks: int) -> int:
-    return -(-elements // ranks) * ranks
+def _shared_weights(
+    model: Model, plan: Plan, blocks: int, embedding: bool, head: bool
+) -> tuple[int, int]:
+    """Weights that each tensor-parallel rank uses on its own part of the data.
+
+    Returns:
+        All-reduces of their gradients, a norm's bias with its weight; elements of them all.
+    """
+    names = ["q_norm", "k_norm"]
+    if plan.sequence_parallel:
+        names += ["attention_norm", "mlp_norm", "out.bias", "down.bias"]
+    block = model.block_shapes()
+
+    def matching(name: str) -> int:
+        return count({full: shape for full, shape in block.items() if name in full})
+
+    sizes = [size for size in map(matching, names) if size]
+    number, elements = blocks * len(sizes), blocks * sum(sizes)
+    if plan.sequence_parallel and embedding and model.positions == "learned":
+        number, elements = number + 1, elements + plan.seq * model.hidden
+    if plan.sequence_parallel and head:
+        norm = {full: shape for full, shape in model.head_shapes().items() if "norm" in full}
+        number, elements = number + 1, elements + count(norm)
+    return number, elements
