@@ -165,6 +165,12 @@ class Plan:
                 f"The schedule {schedule} on pp={pp} works in rounds of {pp} micro-batches, and "
                 f"{m} do not divide into {rounds}; choose one of {', '.join(map(str, fits[-6:]))}."
             )
+        if schedule in ZERO_BUBBLE and self.recompute != "none":
+            raise PlanError(
+                f"The schedule {schedule} halves the backward pass, and torch would compute each "
+                "block again for each of its weights and keep it: more time and more memory than "
+                "without recomputing. Choose recompute='none', or the schedule interleaved."
+            )
         if schedule in ZERO_BUBBLE and self.dp > 1 and self.zero >= 2:
             raise PlanError(
                 f"ZeRO-{self.zero} reduces gradients as each backward pass ends, and the schedule "

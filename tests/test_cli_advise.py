@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -56,9 +55,7 @@ def test_json_alone_on_standard_output():
         sys.executable, "-m", "parallab", "advise", "--model", "llama-3.1-70b", "--gpu", "h100",
         "--nodes", "2", "--gpus-per-node", "8", "--interconnect", "fast", "--json", "-",
     ]  # fmt: skip
-    started = time.perf_counter()
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=True)
-    assert time.perf_counter() - started < 30  # 5 s on an idle machine
     assert done.stderr == ""
     data = json.loads(done.stdout)
     assert len(data["options"]) >= 3

@@ -73,6 +73,8 @@ CASES: dict[str, list[Case]] = {
     "eight": [
         *[(TIED, on(8, "3d", dp=2, pp=2, tp=2, zero=zero, micro_batches=4)) for zero in range(4)],
         (TIED, on(8, "3d", micro_batches=4, zero=1, schedule="zbv", sequence_parallel=True)),
+        # Two sequences a micro-batch: what is scattered along the sequence must travel as well.
+        (PLAIN, on(8, "3d", batch=16, micro_batches=4, sequence_parallel=True)),
         *[(TIED, on(8, "3d", micro_batches=4, zero=zero, sequence_parallel=zero == 3, **CLIP))
           for zero in (2, 3)],
     ],
@@ -156,6 +158,7 @@ REFUSALS = [
     (dict(strategy="pp", devices=2, micro_batches=5, schedule="interleaved"), TIED, "rounds of 2"),
     (dict(strategy="3d", devices=8, dp=2, pp=2, tp=1), PLAIN, "is 4 ranks, but devices=8"),
     (dict(strategy="dp+pp", dp=2, pp=2, zero=3, schedule="zb"), TIED, "wrong gradients"),
+    (dict(strategy="pp", devices=2, schedule="zbv", recompute="full"), TIED, "recompute='none'"),
     (
         dict(strategy="tp", devices=4),
         TIED,

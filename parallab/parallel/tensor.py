@@ -321,11 +321,13 @@ def _gather_sequence(x_BsH: Tensor, group: dist.ProcessGroup) -> Tensor:
     part = x_BsH.transpose(0, SEQUENCE).contiguous()
     whole = part.new_empty(part.shape[0] * dist.get_world_size(group), *part.shape[1:])
     all_gather_flat(whole, part, group=group)
-    return whole.transpose(0, SEQUENCE)
+    # Contiguous once, or each layer that reads it makes and keeps a copy of its own.
+    return whole.transpose(0, SEQUENCE).contiguous()
 
 
 def _scatter_sequence(x_BSH: Tensor, group: dist.ProcessGroup) -> Tensor:
     whole = x_BSH.transpose(0, SEQUENCE).contiguous()
     part = whole.new_empty(whole.shape[0] // dist.get_world_size(group), *whole.shape[1:])
     reduce_scatter_flat(part, whole, group=group)
-    return part.transpose(0, SEQUENCE)
+    # A pipeline sends nothing that is not contiguous.
+    return part.transpose(0, SEQUENCE).contiguous()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
@@ -124,6 +123,7 @@ def test_an_error_is_shown_in_words(open_notebook: Open) -> None:
     notebook.screenshot_panel("panel_error")
 
 
+@pytest.mark.bench
 def test_eight_ranks_show_five_frames_a_second(open_notebook: Open) -> None:
     notebook = open_notebook(cells=(lab(polls_per_step=4),))
     notebook.run_all()
@@ -140,10 +140,8 @@ def test_eight_ranks_show_five_frames_a_second(open_notebook: Open) -> None:
     notebook.screenshot_panel("panel_eight_ranks")
     print(f"{drawn} frames drawn, {shown} shown in {seconds:.1f} s: {shown / seconds:.1f} a second")
     assert seconds > 3
-    # What is drawn arrives; and where the machine is not busy with something else, in time.
     assert shown >= 0.8 * drawn
-    busy = os.getloadavg()[0] / (os.cpu_count() or 1)
-    assert shown / seconds >= 5 or busy > 2
+    assert shown / seconds >= 5
 
 
 def test_a_reload_in_the_middle_of_a_run(open_notebook: Open) -> None:

@@ -24,21 +24,30 @@ def enter(tape: Tape, sizes: Sizes, x: Value) -> Value:
     if not sizes.sequence_parallel:
         tape.undo(lambda: _sum_gradient(tape, x))
         return x
-    copy = x.bytes if sizes.copies else 0
-    tape.hold(copy)
-    whole = tape.make(sizes.hidden_bytes)
-    tape.drop(copy)
+    whole = _moved(tape, sizes, x.bytes, sizes.hidden_bytes)
 
     def backward() -> None:
-        copied = whole.bytes if sizes.copies else 0
-        tape.buffer(copied)
-        tape.buffer(x.bytes)
-        tape.buffer(-copied)
+        moved = _moved(tape, sizes, whole.bytes, x.bytes)
         tape.read(whole)
-        tape.arrive(x, Gradient(x.bytes, communication=True))
+        tape.arrive(x, Gradient(moved.bytes))
 
     tape.undo(backward)
     return whole
+
+
+def _moved(tape: Tape, sizes: Sizes, given: int, made: int) -> Value:
+    """A collective along the sequence: copied there, joined or split, and copied back.
+
+    Args:
+        given, made: bytes of what goes in and of what comes out.
+    """
+    if not sizes.copies:
+        return tape.make(made)
+    tape.hold(given)
+    tape.hold(made)
+    value = tape.make(made)
+    tape.drop(given + made)
+    return value
 
 
 def _sum_gradient(tape: Tape, x: Value) -> None:
@@ -69,19 +78,13 @@ def rows(tape: Tape, sizes: Sizes, x: Value, inputs: int, bias: bool) -> Value:
 
 def scatter(tape: Tape, sizes: Sizes, partial: Value) -> Value:
     """Partial sums -> this rank's part of their sum; backward gathers the gradient."""
-    copy = partial.bytes if sizes.copies else 0
-    tape.hold(copy)
-    out = tape.make(sizes.boundary_bytes)
-    tape.drop(copy)
+    out = _moved(tape, sizes, partial.bytes, sizes.boundary_bytes)
     tape.forget(partial)
 
     def backward() -> None:
-        tape.buffer(partial.bytes)
+        moved = _moved(tape, sizes, out.bytes, partial.bytes)
         tape.read(out)
-        if sizes.copies:  # the layer behind needs it contiguous
-            tape.hold(partial.bytes)
-            tape.buffer(-partial.bytes)
-        tape.arrive(partial, Gradient(partial.bytes, communication=not sizes.copies))
+        tape.arrive(partial, Gradient(moved.bytes))
 
     tape.undo(backward)
     return out

@@ -66,10 +66,9 @@ class Sizes:
 
     @property
     def copies(self) -> bool:
-        """Whether what is gathered along the sequence is copied by each layer that reads it.
+        """Whether gathering and scattering along the sequence copies activations there and back.
 
-        The collective joins the first dimension, so activations go there and back: with one
-        sequence that is a view, with several the result is not contiguous.
+        The collective joins the first dimension: with one sequence that is a view.
         """
         return self.sequence_parallel and self.batch > 1
 
@@ -95,34 +94,26 @@ def linear(
     outputs: int,
     bias: bool = False,
     *,
-    copied: bool = False,
     weights: int = 1,
     waiting: int = 0,
 ) -> Value:
     """A linear layer keeps x; backward makes the gradients of weight, bias and x.
 
     Args:
-        copied: x is not contiguous (`Sizes.copies`): a copy is made and kept instead.
         weights: how many weights of this shape share the rows of x (experts).
         waiting: bytes of the weight's gradient where it waits for another one to be added: a head
             that shares the embedding's weight.
     """
     elements = 0 if waiting else weights * (inputs * outputs + (outputs if bias else 0))
-    kept = tape.make(x.bytes) if copied else x
-    tape.keep(kept)
-    if copied:
-        tape.forget(kept)
+    tape.keep(x)
     out = tape.make(x.bytes // inputs * outputs)
-    if copied and bias:  # the product, then the sum
-        tape.hold(out.bytes)
-        tape.drop(out.bytes)
 
     def backward() -> None:
         tape.hold(waiting)
         tape.weight_gradient(elements)
         gradient = tape.new_gradient(x.bytes)
         tape.read_for_weights(out)
-        tape.free(kept)
+        tape.free(x)
         tape.arrive(x, gradient)
         tape.collect()
 

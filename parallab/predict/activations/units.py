@@ -140,8 +140,7 @@ def _attention(tape: Tape, sizes: Sizes, normed: Value) -> Value:
     value = sizes.kv_heads * model.value_dim
     x = borders.enter(tape, sizes, normed)
     q, k, v = (
-        layers.linear(tape, x, hidden, width, model.qkv_bias, copied=sizes.copies)
-        for width in (query, key, value)
+        layers.linear(tape, x, hidden, width, model.qkv_bias) for width in (query, key, value)
     )
     if model.qk_norm:
         q, k = _both(tape, q, k, lambda z: norms.norm(tape, sizes, z, model.head_dim))
@@ -164,9 +163,7 @@ def _mlp(tape: Tape, sizes: Sizes, normed: Value) -> Value:
     """Gated (arXiv:2002.05202) or plain."""
     model = sizes.model
     x = borders.enter(tape, sizes, normed)
-    columns = functools.partial(
-        layers.linear, tape, x, model.hidden, sizes.ffn, model.mlp_bias, copied=sizes.copies
-    )
+    columns = functools.partial(layers.linear, tape, x, model.hidden, sizes.ffn, model.mlp_bias)
     up = columns()
     if model.mlp == "gated":
         gate = columns()
@@ -211,7 +208,7 @@ def head(sizes: Sizes, shared: bool, outside: bool = False, halved: bool = False
     normed = borders.norm(tape, sizes, x)
     read = borders.enter(tape, sizes, normed)
     logits = layers.linear(
-        tape, read, model.hidden, sizes.vocab, model.head_bias, copied=sizes.copies,
+        tape, read, model.hidden, sizes.vocab, model.head_bias,
         waiting=sizes.vocab * model.hidden * sizes.element if shared else 0,
     )  # fmt: skip
     borders.leave_scope(tape, read, normed)
