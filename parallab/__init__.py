@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from parallab.hardware import Hardware
     from parallab.panels import Lab
     from parallab.predict import predict
+    from parallab.simulate import simulate
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "ReportError",
     "advise",
     "predict",
+    "simulate",
 ]
 
 _LAZY = {
@@ -60,6 +62,7 @@ _LAZY = {
     "Lab": "parallab.panels",
     "advise": "parallab.advise",
     "predict": "parallab.predict",
+    "simulate": "parallab.simulate",
 }
 
 

@@ -65,7 +65,7 @@ def test_all_is_the_public_interface():
     assert set(parallab.__all__) == {
         "Cluster", "ClusterError", "CorpusError", "Hardware", "HardwareError", "Lab", "Model",
         "ModelError", "ParallabError", "Plan", "PlanError", "RankError", "Replay", "Report",
-        "ReportError", "advise", "predict",
+        "ReportError", "advise", "predict", "simulate",
     }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import parallab
-from parallab.cli import advise, choices, compare, lab, measure, predict
+from parallab.cli import advise, choices, compare, lab, measure, theory
 from parallab.errors import (
     CorpusError,
     HardwareError,
@@ -101,6 +101,6 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"parallab {parallab.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for module in (lab, measure, predict, compare, advise, choices):
+    for module in (lab, measure, theory, compare, advise, choices):
         module.add_commands(commands)
     return parser

@@ -109,3 +109,17 @@ def _bar(run: Run) -> tqdm[NoReturn]:
         dynamic_ncols=True,
         mininterval=0,  # polls are far enough apart
     )
+
+
+@contextmanager
+def counted() -> Iterator[Callable[[int, int, str], None]]:
+    """A progress bar on standard error, where that is a terminal: (done, total, words)."""
+    with tqdm(file=sys.stderr, disable=None, leave=False) as bar:
+
+        def progress(done: int, total: int, words: str) -> None:
+            bar.total = total
+            bar.set_description(words, refresh=False)
+            bar.n = done
+            bar.refresh()
+
+        yield progress

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from parallab.meter.categories import Row
 from parallab.meter.communication import CommunicationMeter
 from parallab.meter.memory import MemoryMeter
 from parallab.meter.timeline import Phase, Timeline
@@ -115,6 +116,10 @@ class Meter:
             begin=self._timeline.begin_seconds,
             traffic=self._communication.traffic(),
         )
+
+    def moments(self) -> list[Row]:
+        """The traced step that was taken, by category at every moment that was looked at."""
+        return self._memory.moments()
 
     def gauge(self) -> dict[str, Any]:
         """{"step", "phase", "bytes"} of this moment, from any thread."""

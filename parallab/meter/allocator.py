@@ -6,6 +6,9 @@ import ctypes
 from typing import Protocol
 
 import torch
+from torch._guards import active_fake_mode
+
+from parallab.meter.fake import FakeMemory
 
 # Where c10::ProfiledCPUMemoryReporter keeps `allocated_`, behind its mutex and its table of
 # sizes (libstdc++, 64 bit). Nothing promises this, hence the self-test.
@@ -26,7 +29,10 @@ class Allocator(Protocol):
 
 
 def allocator_of(device: torch.device) -> Allocator:
-    """The allocator of a device."""
+    """The allocator of a device, or of the fake memory that takes its place."""
+    fake = active_fake_mode()
+    if isinstance(fake, FakeMemory):
+        return FakeAllocator(fake)
     return CUDAAllocator(device) if device.type == "cuda" else CPUAllocator()
 
 
@@ -51,6 +57,18 @@ class CPUAllocator:
 
     def reset_peak(self) -> None:
         """Nothing to reset."""
+
+
+class FakeAllocator(CPUAllocator):
+    """Fake memory's, and of the little that is real beside it: numbers that became tensors."""
+
+    def __init__(self, memory: FakeMemory) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def total_bytes(self) -> int:
+        """Bytes that are alive."""
+        return self._memory.bytes_alive + (super().total_bytes() or 0)
 
 
 class CUDAAllocator:

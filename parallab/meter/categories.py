@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, UntypedStorage
@@ -23,11 +23,13 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from parallab.meter.fake import FakeMemory
 from parallab.meter.timeline import Timeline
 from parallab.report import CATEGORIES
 
 _CUDA_BLOCK_BYTES = 512  # what torch's CUDA allocator rounds to
 _PLAIN = (Tensor, torch.nn.Parameter)
+_DEVICE = torch.ops.prim.device.default
 _WORKSPACE = CATEGORIES.index("workspace")
 
 
@@ -54,11 +56,16 @@ class Block:
 
 @dataclass
 class Row:
-    """Bytes at one moment: by category in the order of CATEGORIES, workspace included."""
+    """Bytes at one moment: by category in the order of CATEGORIES, workspace included.
+
+    Attributes:
+        stretch: counts up where a phase begins or ends; two passes of one kind differ in it.
+    """
 
     seconds: float
     phase: str
     by_category: list[int]
+    stretch: int = 0
 
     @property
     def total(self) -> int:
@@ -72,8 +79,8 @@ class _Log:
 
     base: list[tuple[Block, int]] = field(default_factory=list)
     changes: list[tuple[Block, int]] = field(default_factory=list)
-    # (changes so far, seconds, phase, allocator's total)
-    samples: list[tuple[int, float, str, int | None]] = field(default_factory=list)
+    # (changes so far, seconds, phase, stretch, allocator's total)
+    samples: list[tuple[int, float, str, int, int | None]] = field(default_factory=list)
 
 
 class CategoryTracker(TorchDispatchMode):
@@ -135,7 +142,7 @@ class CategoryTracker(TorchDispatchMode):
         self._recording = True
         self.sample()
         try:
-            with _watched_resize(self), self:
+            with watched_resize(self), self:
                 yield
             self.sample()
         finally:
@@ -171,8 +178,8 @@ class CategoryTracker(TorchDispatchMode):
         total = self._total_bytes()
         if (changes, total) != self._sampled or not self._log.samples:
             self._sampled = (changes, total)
-            moment = self._timeline.since_begin()
-            self._log.samples.append((changes, moment, self._timeline.phase.name, total))
+            now, phase = self._timeline.since_begin(), self._timeline.phase.name
+            self._log.samples.append((changes, now, phase, self._timeline.stretch, total))
 
     def tracked_bytes(self) -> int:
         """Bytes of all storages that are followed, at this moment."""
@@ -185,11 +192,11 @@ class CategoryTracker(TorchDispatchMode):
         for block, size in log.base:
             bytes_of[block.category] += size
         rows = []
-        for changes, seconds, phase, total in log.samples:
+        for changes, seconds, phase, stretch, total in log.samples:
             for block, difference in log.changes[at:changes]:
                 bytes_of[block.category] += difference
             at = changes
-            row = Row(seconds, phase, list(bytes_of.values()))
+            row = Row(seconds, phase, list(bytes_of.values()), stretch)
             if total is not None:
                 row.by_category[_WORKSPACE] = max(0, total - row.total)
             rows.append(row)
@@ -203,6 +210,8 @@ class CategoryTracker(TorchDispatchMode):
         """Runs the op and looks at what it made."""
         if DTensor in types:
             return NotImplemented  # it will call ops on its local tensors, which come by here
+        if func is _DEVICE:  # a fake tensor is asked where it is, more often than anything else
+            return func(*args)
         result = func(*args, **(kwargs or {}))
         self._observe(func, args, kwargs or {}, result)
         # Reading the CPU's total costs next to nothing; CUDA's takes longer than most ops.
@@ -322,9 +331,10 @@ class CategoryTracker(TorchDispatchMode):
 
     def resized(self, storage: UntypedStorage) -> None:
         """After `storage.resize_`, by which `fully_shard` frees and allocates gathered weights."""
-        if storage.device.type != self._device_type:
+        block = self._blocks.get(storage._cdata)
+        if block is None and storage.device.type != self._device_type:
             return
-        block = self._blocks.get(storage._cdata) or self._add(storage, "unsharded", "")
+        block = block or self._add(storage, "unsharded", "")
         self._resize(block, self._rounded(storage))
 
     def _rounded(self, storage: UntypedStorage) -> int:
@@ -341,8 +351,8 @@ def storage_of(tensor: Tensor, device_type: str) -> UntypedStorage | None:
             tensor = tensor._local_tensor
         elif isinstance(tensor, AsyncCollectiveTensor):
             tensor = tensor.elem
-        elif isinstance(tensor, FakeTensor):  # DTensor asks for shapes with those
-            return None
+        elif isinstance(tensor, FakeTensor) and not isinstance(tensor.fake_mode, FakeMemory):
+            return None  # DTensor asks for shapes with those
         else:
             break
     if tensor.device.type != device_type or tensor.layout is not torch.strided:
@@ -372,14 +382,21 @@ def _kind(func: Any) -> str:
     return "view" if aliases else ""
 
 
+class Resizable(Protocol):
+    """Whoever wants to know when a storage changes its size."""
+
+    def resized(self, storage: UntypedStorage) -> None:
+        """It has just been resized."""
+
+
 @contextmanager
-def _watched_resize(tracker: CategoryTracker) -> Iterator[None]:
-    # Not an op, so that the mode does not see it.
+def watched_resize(watcher: Resizable) -> Iterator[None]:
+    """Tells the watcher of every `resize_`, which is not an op, so that no mode sees it."""
     original = UntypedStorage.resize_
 
     def resize_(storage: UntypedStorage, size: int) -> Any:
         result = original(storage, size)
-        tracker.resized(storage)
+        watcher.resized(storage)
         return result
 
     UntypedStorage.resize_ = resize_  # type: ignore[method-assign, assignment]

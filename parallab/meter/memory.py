@@ -54,6 +54,7 @@ class MemoryMeter:
         self._states: dict[str, int] = {}
         self._peaks: dict[str, int] = {}
         self._marks: list[tuple[Any, int]] = []
+        self._moments: list[Row] = []
 
     def watch(self, module: nn.Module, optimizer: Optimizer | None) -> None:
         """Names what holds the model's states; `parallab.meter.Meter.watch`."""
@@ -68,6 +69,7 @@ class MemoryMeter:
         """Lets go of the model."""
         self._held = HeldStates(self._held.device)
         self._tracker.forget()
+        self._moments = []
 
     def total_bytes(self) -> int | None:
         """Bytes that training holds at this moment, None where the allocator cannot be read."""
@@ -83,7 +85,7 @@ class MemoryMeter:
     def recorded_step(self, traced: bool) -> Iterator[None]:
         """One step, followed by category if traced."""
         self._traced = traced
-        self._states, self._peaks, self._marks = {}, {}, []
+        self._states, self._peaks, self._marks, self._moments = {}, {}, [], []
         self._allocator.reset_peak()
         with self._tracker.recorded_step(self._held) if traced else contextlib.nullcontext():
             yield
@@ -123,6 +125,10 @@ class MemoryMeter:
             self._tracker.hold(self._held)
             self._tracker.sample()
 
+    def moments(self) -> list[Row]:
+        """The finished traced step's; `parallab.meter.Meter.moments`."""
+        return self._moments
+
     def memory(self) -> Memory:
         """The finished step's memory."""
         memory = self._traced_memory() if self._traced else self._untraced_memory()
@@ -142,7 +148,7 @@ class MemoryMeter:
         )
 
     def _traced_memory(self) -> Memory:
-        rows = self._tracker.rows()
+        rows = self._moments = self._tracker.rows()
         highest: dict[str, Row] = {}
         for row in rows:
             if row.phase not in highest or row.total > highest[row.phase].total:

@@ -54,10 +54,14 @@ class Timeline:
 
     Args:
         device: where the step runs.
+
+    Attributes:
+        stretch: counts up where a phase begins or ends.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.phase = Phase()
+        self.stretch = 0
         self.begin_seconds = now()
         self.step_seconds: float | None = None
         self._device = device
@@ -88,6 +92,7 @@ class Timeline:
     def recorded_phase(self, phase: Phase) -> Iterator[None]:
         """A stretch of the step; phases may lie within one another."""
         outer, self.phase = self.phase, phase
+        self.stretch += 1
         stretch = _Stretch(phase, self.stamp())
         if phase.kind:
             self._stretches.append(stretch)
@@ -96,6 +101,7 @@ class Timeline:
         finally:
             stretch.end = self.stamp()
             self.phase = outer
+            self.stretch += 1
 
     def spans(self) -> list[Span]:
         """The finished step's phases, in the order in which they began."""

@@ -33,6 +33,10 @@ def clip(
     if not alone:
         dist.all_reduce(square)
     # The small number is torch's clip_grad_norm_'s: a norm of zero divides nothing by zero.
-    factor = (max_norm / (square.sqrt() + 1e-6)).clamp(max=1.0)
+    scale(gradients, (max_norm / (square.sqrt() + 1e-6)).clamp(max=1.0))
+
+
+def scale(gradients: Iterable[tuple[Tensor, int]], factor: Tensor) -> None:
+    """Multiplies gradients in place."""
     for gradient, _ in gradients:
         gradient.mul_(factor.to(gradient.dtype))

@@ -258,7 +258,8 @@ class ClassicDataParallel(SharedBatch):
 
 def share_of(batch: Tensor, rank: int, ranks: int) -> Tensor:
     """Equal consecutive shares of a batch's sequences."""
-    return batch.chunk(ranks)[rank].contiguous()
+    share = len(batch) // ranks
+    return batch.narrow(0, rank * share, share).contiguous()
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from parallab.plan import Plan
@@ -21,7 +22,8 @@ def form_mesh(plan: Plan, device: torch.device) -> DeviceMesh | None:
         return None
     names = tuple(axis for axis in AXES if getattr(plan, axis) > 1)
     shape = tuple(getattr(plan, axis) for axis in names)
-    return init_device_mesh(device.type, shape, mesh_dim_names=names)
+    with unset_fake_temporarily():  # its ranks' numbers are needed on fake ranks too
+        return init_device_mesh(device.type, shape, mesh_dim_names=names)
 
 
 def axis_names(mesh: DeviceMesh | None) -> dict[str, str]:

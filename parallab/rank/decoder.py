@@ -126,7 +126,9 @@ def materialise(
     Weights are normal with deviation 0.02, those that write into the residual stream divided by
     sqrt(2 x layers) (Radford et al., GPT-2, 2019, section 2.3); norms start at one, biases at zero.
     """
-    unit.to(dtype).to_empty(device=device)
+    for module in unit.modules():
+        for name, meta in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(torch.empty_like(meta, dtype=dtype, device=device)))
     with torch.no_grad():
         for name, parameter in unit.named_parameters():
             full_name = f"{prefix}.{name}"
