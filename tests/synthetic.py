@@ -205,6 +205,19 @@ def fake_report(
     return Report("measured", the_model, plan, {"fake": True}, ranks)
 
 
+def fake_prediction(model: Model, plan: Plan, source: str = "predicted") -> Report:
+    """A Report of theory that follows from no formula."""
+    ranks = []
+    for rank in range(plan.devices):
+        step = fake_step(model, plan, rank, 1)
+        at_peak = {**step.memory.at_peak, "workspace": 0}
+        memory = Memory(sum(at_peak.values()), at_peak, step.memory.states)
+        rows = [replace(row, seconds=None) for row in step.communication]
+        step = Step(0, None, None, False, memory, rows)
+        ranks.append(Rank(rank, plan.coordinates(rank), "cpu", "", [step]))
+    return Report(source, model, plan, {}, ranks)
+
+
 class FakeRun:
     """A run that makes up a step every `polls_per_step` polls."""
 
@@ -270,6 +283,7 @@ class FakeRunner:
 
     source = "measured"
     replayed = None
+    kernels = "cpu"
 
     def __init__(self, max_devices: int = 8, **run_options: int) -> None:
         self.max_devices = max_devices

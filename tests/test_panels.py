@@ -17,7 +17,7 @@ from parallab.errors import ClusterError, PlanError, RankError
 from parallab.panels import Lab, engines
 from parallab.panels import run as run_module
 from parallab.panels.engines import Engines
-from parallab.panels.parts import Log, Look, error_words
+from parallab.panels.parts import Log, Look, all_widgets, error_words
 from parallab.plan import Plan
 from parallab.spec import Model
 from tests.synthetic import FakeRun, FakeRunner, fake_report
@@ -124,8 +124,8 @@ def test_tiles_are_the_reports_figures(make):
     assert f"<b>{report.wire_bytes / 2**20:.1f} MiB</b>" in shown
     assert f"<b>{1000 * report.step_seconds:.0f} ms</b>" in shown
     assert f"<b>{report.tokens_per_second:,.0f}</b>" in shown
-    lab.panel._quantity.value = "payload_bytes"
-    lab.panel._redraw()
+    lab.panel._picture.quantity.value = "payload_bytes"
+    lab.panel._picture.wait(LONG)
     assert f"<b>{report.payload_bytes / 2**20:.1f} MiB</b>" in text(lab)
 
 
@@ -144,7 +144,7 @@ def test_a_pipelines_log_says_which_stage_is_where(make):
 def test_the_bubble_is_shown_beside_the_formulas(make):
     lab = make()
     lab.run(Model("mini"), Plan("ddp"), 3)
-    assert "idle" not in lab.panel._tiles.value
+    assert "idle" not in lab.panel._picture._tiles.value
     report = lab.run(Model("mini"), Plan("pp", 4, micro_batches=12, schedule="gpipe"), 3)
     measured = report.bubble
     # 3 of 15 slots.
@@ -195,7 +195,7 @@ def test_a_failing_rank_is_shown_in_words_and_the_panel_lives_on(make):
     assert lab.panel.wait(LONG) == "failed"
     assert "ran out of memory &lt;8 GiB&gt;" in text(lab)
     assert "<pre>Traceback: fake</pre>" in text(lab)
-    assert lab.panel._view.history.report.steps == 2
+    assert lab.panel._picture.view.history.report.steps == 2
     with pytest.raises(RankError, match="Rank 2 failed"):
         lab.run(Model("nano"), Plan("ddp"), 5)
     runner.run_options = {}
@@ -269,10 +269,10 @@ def test_everything_is_sent_again_after_the_end(make):
     lab = make()
     lab.run(Model("nano"), Plan("ddp"), 2)
     sent = []
-    for widget in run_module._all_widgets(lab.widget):
+    for widget in all_widgets(lab.panel.widget):
         widget.send_state = lambda widget=widget: sent.append(widget)
     lab.panel._resend()
-    comms = [w for w in run_module._all_widgets(lab.widget) if w.comm is not None]
+    comms = [w for w in all_widgets(lab.panel.widget) if w.comm is not None]
     assert len(sent) == len(comms)
 
 

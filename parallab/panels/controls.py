@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import ipywidgets as widgets
@@ -32,7 +32,7 @@ from parallab.panels.words import HINTS, LABELS, in_short
 from parallab.plan import CHOICES, MAX_STEPS, Plan, why_not
 from parallab.spec import PRESETS, Model
 
-DEVICES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+DEVICES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 FIRST_DEVICES, FIRST_MODEL, FIRST_BATCH, FIRST_STEPS = 4, "mini", 8, 10
 # Weight, gradient and optimizer state per parameter, in fp32 and in bf16 alike
 # (arXiv:1910.02054, section 3.1).
@@ -48,11 +48,18 @@ SOMETIMES = (*AXES, *OPTIONS, "micro_batches")
 class Controls:
     """All inputs, and the plan that they make.
 
+    Args:
+        runner: how many devices there are, and how much memory.
+        changed: called after every choice.
+
     Attributes:
         header, fields: the widgets, for the top and for the left of a panel.
         reason: why the present choice cannot run, None where it can.
         notice: what could not stay as it was asked for.
+        numbers: which numbers it asks for.
     """
+
+    numbers: tuple[str, ...] = NUMBERS
 
     def __init__(self, runner: Runner, look: Look, changed: Callable[[], None]) -> None:
         self._runner, self._look, self._tell = runner, look, changed
@@ -74,20 +81,19 @@ class Controls:
         )
         self._model.add_class("pl-model")
         self._model.add_class(f"pl-model-{id(self)}")
-        self._numbers = {
-            name: widgets.BoundedIntText(
-                value=self._now.get(name, FIRST_STEPS), min=1, max=2**20,
-                continuous_update=False, layout=full,
-            )
-            for name in NUMBERS
-        }  # fmt: skip
-        self._numbers["steps"].max = MAX_STEPS
+        self._numbers = {name: self._number(name, full) for name in self.numbers}
         self._idea, self._grey = look.text(), look.text()
         self._lay_out()
         self._model.observe(lambda _: self._model_chosen(), "value")
         for name, box in self._numbers.items():
             box.observe(functools.partial(self._typed, name), "value")
         self.refresh()
+
+    def _number(self, name: str, layout: widgets.Layout) -> widgets.ValueWidget:
+        return widgets.BoundedIntText(
+            value=self._now.get(name, FIRST_STEPS), min=1,
+            max=MAX_STEPS if name == "steps" else 2**20, continuous_update=False, layout=layout,
+        )  # fmt: skip
 
     def _choice(self, name: str, values: tuple[Any, ...]) -> Choice[Any]:
         hints = {s: row.idea for s, row in STRATEGIES.items()} if name == "strategy" else None
@@ -112,7 +118,7 @@ class Controls:
         split.add_class("pl-split")
         strategy = self._boxes["strategy"]
         self.header = widgets.VBox([strategy, self._idea, split], layout=plain)
-        left = ("model", *NUMBERS, *CHOICES)
+        left = ("model", *self.numbers, *CHOICES)
         self.fields = widgets.Box([*(self._boxes[name] for name in left), self._grey], layout=plain)
         self.fields.add_class("pl-fields")
 
@@ -133,7 +139,7 @@ class Controls:
     @property
     def steps(self) -> int:
         """How many steps to run."""
-        return int(self._numbers["steps"].value)
+        return int(self._numbers["steps"].value) if "steps" in self._numbers else FIRST_STEPS
 
     # What a person chooses.
 
@@ -176,7 +182,8 @@ class Controls:
                 self._now = now
                 self._wish_for_all_of_it()
             self._show_model(model)
-            self._numbers["steps"].value = steps
+            if "steps" in self._numbers:
+                self._numbers["steps"].value = steps
             self.refresh()
 
     def _wish_for_all_of_it(self) -> None:
@@ -212,15 +219,25 @@ class Controls:
                 self._show_choices()
             finally:
                 self._showing = False
-            for name, choice in self._choices.items():
-                if name in self._now:
-                    choice.refuse({v: self._why_refused(name, v) for v in choice.options})
+            self._refuse()
             room = self._runner.room()
             self.reason = why_not(self.model, **self._now) or self._why_too_big(*room)
             self.notice = _in_words(given_way(self._wishes, self._now))
             self._tell()
             # Last, since this is what takes time.
             self._grey_big_models(*room)
+
+    def _refuse(self) -> None:
+        """Greys out what cannot work."""
+        now, wishes = self._now, self._wishes
+        model, offered = self.model, {name: c for name, c in self._choices.items() if name in now}
+        reasons = {
+            name: {v: self._why_refused(model, now, wishes, name, v) for v in choice.options}
+            for name, choice in offered.items()
+        }
+        if self._now is now:
+            for name, choice in offered.items():
+                choice.refuse(reasons[name])
 
     def _show_choices(self) -> None:
         now = self._now
@@ -242,10 +259,12 @@ class Controls:
             f"implementation: {html.escape(row.implementation)}.</div>"
         )
 
-    def _why_refused(self, name: str, value: Any) -> str | None:
+    def _why_refused(
+        self, model: Model, now: Choices, wishes: Choices, name: str, value: Any
+    ) -> str | None:
         """An option is refused where nothing that may give way would make it work."""
-        wishes, firm = ask(self._now, self._wishes, name, value)
-        return propose(self.model, wishes, firm, self._counts)[1]
+        wishes, firm = ask(now, wishes, name, value)
+        return propose(model, wishes, firm, self._counts)[1]
 
     # What is too big for the machine.
 
@@ -275,8 +294,13 @@ class Controls:
         return least <= free_bytes and _needed_bytes(model, plan, shared) <= free_bytes
 
     def _model_options(self) -> list[tuple[str, str]]:
-        by_size = sorted(self._models.values(), key=lambda m: m.parameters)
-        return [(f"{m.name} · {_count(m.parameters)} parameters", m.name) for m in by_size]
+        return model_options(self._models.values())
+
+
+def model_options(models: Iterable[Model]) -> list[tuple[str, str]]:
+    """What a drop-down of models shows, the smallest first, and their names."""
+    by_size = sorted(models, key=lambda m: m.parameters)
+    return [(f"{m.name} · {_count(m.parameters)} parameters", m.name) for m in by_size]
 
 
 def _options() -> dict[str, tuple[Any, ...]]:

@@ -13,6 +13,7 @@ from parallab.cluster.places import Device
 from parallab.cluster.room import available_bytes
 from parallab.errors import ClusterError
 from parallab.plan import Plan
+from parallab.predict.report import Kernels
 from parallab.progress import Replay, Run
 from parallab.report import Report, Source
 from parallab.spec import Model
@@ -48,6 +49,10 @@ class Runner(Protocol):
     @property
     def max_devices(self) -> int:
         """The most devices that a plan may ask for."""
+
+    @property
+    def kernels(self) -> Kernels:
+        """Whose kernels run: what they keep for the backward pass differs."""
 
     def claim(self, devices: int, say: Say) -> AbstractContextManager[Submitter]:
         """Makes ready for a run on so many devices, and keeps others out until it is over.
@@ -90,6 +95,7 @@ class Engines:
         self._elsewhere = cluster is not None and _runs_elsewhere(cluster)
         kind = cluster.device if cluster is not None else device
         self._gpus = [] if kind == "cpu" or self._elsewhere else gpus.present()
+        self.kernels: Kernels = "cuda" if self._gpus or kind == "cuda" else "cpu"
         self._claimed = threading.Lock()
         self._work = ""
         self.users = 1
@@ -179,6 +185,8 @@ class Playback:
         self.source: Source = report.source
         self.replayed: Report | None = report
         self.max_devices = report.plan.devices
+        on_gpus = any(rank.device.startswith("cuda") for rank in report.ranks)
+        self.kernels: Kernels = "cuda" if on_gpus else "cpu"
 
     @contextmanager
     def claim(self, devices: int, say: Say) -> Iterator[Submitter]:

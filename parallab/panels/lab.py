@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import base64
 import html
-from typing import TYPE_CHECKING, Any
-
-import ipywidgets as widgets
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallab.cluster.places import Device
-from parallab.errors import ClusterError
+from parallab.errors import ClusterError, PlanError
+from parallab.panels.advisor import Advisor
+from parallab.panels.calculator import Calculator
 from parallab.panels.engines import Engines, Playback, Runner, shared
 from parallab.panels.run import RunPanel
+from parallab.panels.scale import Scale
+from parallab.panels.tabs import Tabs
 from parallab.plan import Plan, check_steps
 from parallab.report import Report
 from parallab.spec import Model
@@ -19,9 +21,11 @@ from parallab.spec import Model
 if TYPE_CHECKING:
     from parallab.cluster import Cluster
 
+Offered = TypeVar("Offered", Advisor, Scale)
+
 
 class Lab:
-    """The panels of parallab.
+    """The panels of parallab: Run, Calculator, Advisor and Scale.
 
     >>> lab = pl.Lab()                                                  # doctest: +SKIP
     >>> lab                                                             # doctest: +SKIP
@@ -49,13 +53,59 @@ class Lab:
         if runner is None:
             runner = Engines(cluster) if cluster is not None else shared(device)
         self.panel = RunPanel(runner)
-        self.widget = self._tabs({"Run": self.panel.widget})
+        self._pasted: dict[str, Model] = {}
+        self._tabs = Tabs({
+            "Run": lambda: self.panel,
+            "Calculator": lambda: Calculator(self._read),
+            "Advisor": self._new_advisor,
+            "Scale": self._new_scale,
+        })  # fmt: skip
+        self.widget = self._tabs.widget
 
-    def _tabs(self, panels: dict[str, widgets.Widget]) -> widgets.Widget:
-        """A single panel needs no tabs."""
-        if len(panels) == 1:
-            return next(iter(panels.values()))
-        return widgets.Tab(list(panels.values()), titles=list(panels))
+    @property
+    def calculator(self) -> Calculator:
+        """Predicts any plan for any model; made when it is first asked for, as the others are."""
+        return cast(Calculator, self._tabs.panel("Calculator"))
+
+    @property
+    def advisor(self) -> Advisor:
+        """Ranks the plans that fit a model on some hardware."""
+        return cast(Advisor, self._tabs.panel("Advisor"))
+
+    @property
+    def scale(self) -> Scale:
+        """The same model on 8 to 4,096 devices."""
+        return cast(Scale, self._tabs.panel("Scale"))
+
+    def _new_advisor(self) -> Advisor:
+        advisor = Advisor(self.panel.runner, self._run_this, self.panel.why_not, self._calculate)
+        return self._with_pasted(advisor)
+
+    def _new_scale(self) -> Scale:
+        return self._with_pasted(Scale())
+
+    def _with_pasted(self, panel: Offered) -> Offered:
+        for model in self._pasted.values():
+            panel.offer(model)
+        return panel
+
+    def _read(self, model: Model) -> None:
+        """A model that was pasted into the calculator can be chosen everywhere."""
+        self._pasted[model.name] = model
+        for panel in self._tabs.opened:
+            if isinstance(panel, Advisor | Scale):
+                panel.offer(model)
+
+    def _run_this(self, model: Model, plan: Plan, gpu: str | None) -> None:
+        reason = self.panel.why_not(model, plan)
+        if reason is not None:
+            raise PlanError(reason)
+        self.panel.controls.show(model, plan, self.panel.controls.steps)
+        self._tabs.open("Run")
+
+    def _calculate(self, model: Model, plan: Plan, gpu: str | None) -> None:
+        self.calculator.show(model, plan, gpu)
+        self._tabs.open("Calculator")
 
     @property
     def report(self) -> Report | None:
@@ -88,7 +138,7 @@ class Lab:
 
     def close(self) -> None:
         """Stops what runs and takes the panels off the page."""
-        self.panel.close()
+        self._tabs.close()
 
     # What a notebook shows: the live panel, and for one without a kernel what was last seen.
 

@@ -46,6 +46,22 @@ class Look:
         return box
 
 
+def all_widgets(root: widgets.Widget) -> list[widgets.Widget]:
+    """A widget and all that it holds."""
+    found = [root]
+    for child in getattr(root, "children", ()):
+        found += all_widgets(child)
+    return found
+
+
+def close_all(root: widgets.Widget) -> None:
+    """Takes a widget off the page, with all that it holds and how that looks."""
+    for widget in all_widgets(root):
+        for part in (getattr(widget, "style", None), widget.layout, widget):
+            if part is not None:
+                part.close()
+
+
 def label(name: str, note: str = "") -> str:
     """A control's name as HTML."""
     aside = f" <span>{html.escape(note)}</span>" if note else ""

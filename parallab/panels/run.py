@@ -14,16 +14,17 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from parallab.cluster.room import check_fits
 from parallab.errors import ParallabError
 from parallab.panels.controls import Controls
 from parallab.panels.engines import Runner
-from parallab.panels.parts import Log, Look, error_words
+from parallab.panels.parts import Log, Look, all_widgets, close_all, error_words
+from parallab.panels.picture import Picture
 from parallab.panels.style import STYLE
-from parallab.panels.tiles import tiles
+from parallab.panels.why import Why
 from parallab.plan import Plan
 from parallab.plots.history import History
-from parallab.plots.live import LiveRunView
-from parallab.plots.style import caption, in_words
+from parallab.plots.style import in_words
 from parallab.predict.placement import stage_lines
 from parallab.progress import Progress, Run
 from parallab.report import Report
@@ -31,11 +32,8 @@ from parallab.spec import Model
 
 POLL_SECONDS = 0.05
 RESULT_SECONDS = 60
-# While a run is under way, the bubble is that of so many steps.
-RECENT_STEPS = 50
 # A page that is loading drops updates for some seconds; the end of a run must not be among them.
 RESEND_AFTER_SECONDS = (2, 8)
-QUANTITIES = [("payload", "payload_bytes"), ("on the wire", "wire_bytes")]
 
 
 class RunPanel:
@@ -62,7 +60,6 @@ class RunPanel:
         self._run: Run | None = None
         self._closed = False
         self._build()
-        self._view = self._new_view(*self._first())
         self._set_state("idle")
         self._say("Ready." if runner.replayed is None else "Ready to replay a saved Report.")
 
@@ -80,25 +77,18 @@ class RunPanel:
         self._run_button.on_click(lambda _: self.start())
         self._stop_button.on_click(lambda _: self.stop())
         self._release_button.on_click(lambda _: self._in_background(self._release))
-        self._why, self._tiles, self._error = look.text(), look.text(), look.text()
-        self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%"))
-        self._image.add_class("pl-fig")
-        self._quantity = widgets.ToggleButtons(options=QUANTITIES, value="wire_bytes")
-        self._quantity.add_class("pl-quantity")
-        self._quantity.tooltips = [
-            "The tensors that the operations work on",
-            "What one rank sends if the operations run on an ideal ring",
-        ]
-        self._quantity.observe(lambda _: self._in_background(self._redraw), "value")
+        self._why, self._error = look.text(), look.text()
         self._bar = widgets.IntProgress(min=0, max=1, value=0)
         self._bar.add_class("pl-progress")
         self._status = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0"))
         self._log = Log(look)
-        self.controls = Controls(self.runner, look, self._show_reason)
+        self._why_differs = Why(look, self._show_error)
+        self.controls = Controls(self.runner, look, self._choice_changed)
         if self.runner.replayed is not None:
             report = self.runner.replayed
             self.controls.show(report.model, report.plan, report.steps)
             self.controls.lock(True)
+        self._picture = Picture(look, self.runner, self._chosen(), self._show_error)
         self.widget = self._lay_out()
 
     def _lay_out(self) -> widgets.VBox:
@@ -115,21 +105,8 @@ class RunPanel:
             [self.controls.fields, buttons, self._release_button, self._why],
             layout=widgets.Layout(flex="1 1 264px", min_width="0", padding="0 18px 0 0"),
         )
-        switch = widgets.HBox(
-            [
-                self._look.text('<span class="pl-muted">Communication shown:&nbsp;</span>'),
-                self._quantity,
-            ],
-            layout=widgets.Layout(align_items="center", padding="2px 0 0"),
-        )
-        right = widgets.VBox(
-            [self._tiles, self._image, switch],
-            layout=widgets.Layout(
-                flex="1000 1 560px", min_width="0", overflow="hidden", padding="7px 0 0"
-            ),
-        )
         middle = widgets.Box(
-            [left, right],
+            [left, self._picture.widget],
             layout=widgets.Layout(display="flex", flex_flow="row wrap", align_items="flex-start"),
         )
         foot = widgets.HBox(
@@ -137,9 +114,12 @@ class RunPanel:
             layout=widgets.Layout(align_items="center", grid_gap="10px", margin="6px 0 0"),
         )
         root = widgets.VBox(
-            [title, self.controls.header, middle, self._error, foot, self._log.widget],
+            [
+                title, self.controls.header, middle, self._why_differs.widget, self._error, foot,
+                self._log.widget,
+            ],
             layout=self._look.layout,
-        )
+        )  # fmt: skip
         root.add_class("pl-panel")
         return root
 
@@ -162,6 +142,7 @@ class RunPanel:
             self._stop.clear()
             self._run, self.error = None, None
             self._error.value = ""
+            self._why_differs.clear()
             self._set_state("running")
             self._worker = threading.Thread(
                 target=self._work, args=job, name="parallab-panel", daemon=True
@@ -180,6 +161,22 @@ class RunPanel:
                 self._run.stop()
         self._say("Stopping after the current step …")
 
+    def why_not(self, model: Model, plan: Plan) -> str | None:
+        """Why a plan cannot run here, None where it can."""
+        if self.runner.replayed is not None:
+            return "This lab replays a saved Report: nothing runs in it."
+        if self._alive():
+            return "A run is under way: stop it, or wait for its end."
+        if plan.devices > self.runner.max_devices:
+            most = self.runner.max_devices
+            return f"This plan is for {plan.devices:,} devices, and a lab here has at most {most}."
+        try:
+            plan.check(model)
+            check_fits(model, plan, *self.runner.room())
+        except ParallabError as error:
+            return str(error)
+        return model.why_not_trainable
+
     def wait(self, timeout: float | None = None) -> str:
         """Waits for the run to end. Returns the state."""
         if self._worker is not None:
@@ -189,12 +186,12 @@ class RunPanel:
     @property
     def frames(self) -> int:
         """How many frames the present run has drawn."""
-        return self._view.frames
+        return self._picture.view.frames
 
     @property
     def picture(self) -> bytes:
         """The plots as they are now, as a PNG."""
-        return bytes(self._image.value)
+        return bytes(self._picture.image.value)
 
     def close(self) -> None:
         """Stops the run, takes the panel off the page and gives its engines back."""
@@ -202,10 +199,9 @@ class RunPanel:
             return
         self._closed = True
         self.stop()
-        for widget in _all_widgets(self.widget):
-            for part in (getattr(widget, "style", None), widget.layout, widget):
-                if part is not None:
-                    part.close()
+        self._picture.close()
+        self._why_differs.stop()
+        close_all(self.widget)
         self._in_background(self._leave)
 
     # The worker.
@@ -227,6 +223,7 @@ class RunPanel:
             self._say("Failed.")
             self._log(f"Failed: {error}")
         finally:
+            self._picture.end()
             self._bar.bar_style = {"done": "success", "stopped": "warning"}.get(outcome, "danger")
             self._set_state(outcome)
             for seconds in RESEND_AFTER_SECONDS:
@@ -241,26 +238,23 @@ class RunPanel:
             if self._stop.is_set():
                 run.stop()
         self._bar.max, self._bar.value, self._bar.bar_style = run.total_steps, 0, "info"
-        self._view = self._new_view(run.model, run.plan, run.total_steps)
+        self._picture.begin(run.model, run.plan, run.total_steps)
         progress = run.poll()
         while not progress.finished:
             self._show(progress)
             time.sleep(POLL_SECONDS)
             progress = run.poll()
         self._show(progress)
-        self._view.draw(force=True)
-        self._show_tiles()
         self.report = run.result(timeout=RESULT_SECONDS)
+        self._why_differs.show(self._picture.predicted, self.report)
         self._log(self._summary())
         return progress.state
 
     def _show(self, progress: Progress) -> None:
-        self._view.add(progress)
-        self._view.draw()
-        history = self._view.history
+        self._picture.add(progress)
+        history = self._picture.view.history
         if progress.steps:
             self._bar.value = history.report.steps
-            self._show_tiles(RECENT_STEPS)
             self._log_steps(history, len(progress.steps))
         if not self._stop.is_set() or progress.finished:
             self._say(progress.message)
@@ -287,16 +281,12 @@ class RunPanel:
     def _release(self) -> None:
         self._note(self.runner.release())
 
-    def _redraw(self) -> None:
-        self._view.show_quantity(self._quantity.value)
-        self._show_tiles()
-
     def _in_background(self, action: Any) -> None:
         def guarded() -> None:
             try:
                 action()
             except BaseException as error:  # noqa: BLE001 as in the worker
-                self._error.value = error_words(error)
+                self._show_error(error)
 
         threading.Thread(target=guarded, name="parallab-panel-action", daemon=True).start()
 
@@ -318,6 +308,15 @@ class RunPanel:
         self.widget.add_class(f"pl-{state}")
         self._show_reason()
 
+    def _choice_changed(self) -> None:
+        self._show_reason()
+        picture = getattr(self, "_picture", None)  # none while the controls are being made
+        if picture is not None and not self._closed:
+            picture.expect(*self._chosen())
+
+    def _show_error(self, error: BaseException) -> None:
+        self._error.value = error_words(error)
+
     def _show_reason(self) -> None:
         controls = getattr(self, "controls", None)
         reason, notice = (controls.reason, controls.notice) if controls else (None, "")
@@ -337,41 +336,18 @@ class RunPanel:
         self._say(message)
         self._log(message)
 
-    def _show_tiles(self, last: int | None = None) -> None:
-        payload = self._quantity.value == "payload_bytes"
-        self._tiles.value = tiles(self._view.history.report, payload, last)
-
-    def _first(self) -> tuple[Model, Plan, int]:
-        """What the empty plots are drawn for."""
+    def _chosen(self) -> tuple[Model, Plan, int]:
+        """What the plots are drawn for while nothing runs."""
         model = self.controls.model
         try:
             return model, self.controls.plan, self.controls.steps
         except ParallabError:
             return model, Plan(devices=1), self.controls.steps
 
-    def _new_view(self, model: Model, plan: Plan, steps: int) -> LiveRunView:
-        history = History(
-            model, plan, source=self.runner.source, devices=self.runner.devices(plan.devices)
-        )
-        words = caption(history.report)
-        if self.runner.replayed is not None:
-            words = f"replay: {words}"
-        elif self.state == "idle":
-            words = "nothing has run yet"
-        view = LiveRunView(
-            history, steps, self._show_frame, caption=words, quantity=self._quantity.value
-        )
-        self._view = view
-        self._show_tiles()
-        return view
-
-    def _show_frame(self, png: bytes) -> None:
-        self._image.value = png
-
     def _resend(self) -> None:
         if self.state == "running":
             return
-        for widget in _all_widgets(self.widget):
+        for widget in all_widgets(self.widget):
             if widget.comm is not None:
                 widget.send_state()
 
@@ -383,10 +359,3 @@ def _button(label: str, icon: str, style: str, css: str) -> widgets.Button:
     button.add_class("pl-action")
     button.add_class(css)
     return button
-
-
-def _all_widgets(root: widgets.Widget) -> list[widgets.Widget]:
-    found = [root]
-    for child in getattr(root, "children", ()):
-        found += _all_widgets(child)
-    return found

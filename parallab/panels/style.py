@@ -47,6 +47,45 @@ STYLE = """<style>
 .pl-panel .pl-progress { width: 42%; height: 14px; margin: 0; }
 .pl-panel .pl-progress .progress { height: 14px; margin: 0; top: 0; bottom: 0;
   border-radius: 3px; overflow: hidden; }
+.pl-panel .pl-compared { gap: 12px; padding: 4px 0; }
+.pl-compared > .widget-html { flex: 1 1 0; }
+.pl-compared summary { font-size: 12px; line-height: 28px; cursor: pointer; }
+.pl-compared .pl-muted { line-height: 28px; }
+.pl-scroll { overflow-x: auto; }
+.pl-panel .pl-table { border-collapse: collapse; font-size: 12px; line-height: 17px; width: auto;
+  font-variant-numeric: tabular-nums; margin: 2px 0 6px; }
+.pl-panel .pl-table th, .pl-panel .pl-table td { padding: 1px 10px 1px 0; text-align: right;
+  border: 0; background: none; white-space: nowrap; color: var(--jp-ui-font-color2, #666); }
+.pl-panel .pl-table th { font-weight: 600; padding-top: 7px; color: var(--jp-ui-font-color1, #222);
+  border-bottom: 1px solid var(--jp-border-color2, #ddd); }
+.pl-panel .pl-table .pl-text { text-align: left; }
+.pl-panel .pl-table td.pl-text:last-child { white-space: normal; }
+.pl-panel .pl-table .pl-differs td { color: var(--jp-ui-font-color1, #222); }
+.pl-sum { font-size: 13px; line-height: 19px; padding: 1px 0; }
+.pl-too-big { color: var(--jp-error-color1, #c62828); }
+.pl-panel .pl-config textarea { font: 11px/15px var(--jp-code-font-family, monospace); }
+.pl-hidden { display: none !important; }
+.pl-tabs { display: flex; gap: 2px; padding: 0 6px; overflow: visible; }
+.pl-lab .pl-tab { width: auto; margin: 0; padding: 0 14px; height: 30px; line-height: 30px;
+  background: none; box-shadow: none; border-bottom: 2px solid transparent; font-size: 13px;
+  color: var(--jp-ui-font-color2, #666); }
+.pl-lab .pl-tab.pl-tab-open { border-bottom-color: #0072B2; font-weight: 600;
+  color: var(--jp-ui-font-color1, #222); }
+.pl-rule { font-size: 12.5px; line-height: 18px; padding: 4px 0 8px; max-width: 150ch; }
+.pl-rule span { color: var(--jp-ui-font-color2, #666); font-size: 11px; }
+.pl-option, .pl-option-head { display: grid; gap: 0 12px; font-size: 12px; line-height: 16px;
+  grid-template-columns: 16px minmax(0, 2.2fr) minmax(0, 1.1fr) minmax(0, 1.2fr) minmax(0, 2fr); }
+.pl-option-head { font-weight: 600; padding-right: 180px; border-bottom: 1px solid
+  var(--jp-border-color2, #ddd); padding-bottom: 3px; }
+.pl-panel .pl-option-row { align-items: center; gap: 6px; padding: 5px 0;
+  border-bottom: 1px solid var(--jp-border-color3, #eee); }
+.pl-option-row > .widget-html { flex: 1 1 0; }
+.pl-panel .pl-option-row > .pl-action { flex: 0 0 auto; height: 26px; min-height: 26px;
+  line-height: 26px; font-size: 12px; padding: 0 9px; }
+.pl-others { font-size: 12px; line-height: 17px; padding-top: 8px; }
+.pl-others summary { font-weight: 600; cursor: pointer; }
+.pl-panel .pl-others ul { margin: 2px 0 0; padding-left: 18px;
+  color: var(--jp-ui-font-color2, #666); }
 .pl-status { font-size: 12px; line-height: 20px; color: var(--jp-ui-font-color2, #666);
   white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .pl-log { font: 12px/16px var(--jp-code-font-family, monospace); white-space: pre-wrap;

@@ -14,20 +14,27 @@ from parallab.report import Report
 Figure = tuple[str, str, str]
 
 
-def tiles(report: Report, payload: bool, last: int | None = None) -> str:
+def tiles(
+    report: Report, payload: bool, last: int | None = None, predicted: Report | None = None
+) -> str:
     """The main figures as HTML.
 
     Args:
         payload: communication as payload instead of bytes on the wire.
         last: the bubble of the last so many steps only, since it is read off every pass.
+        predicted: what stands for memory and communication until the first step has run.
     """
-    sent = report.payload_bytes if payload else report.wire_bytes
+    known = report if report.steps or predicted is None else predicted
+    sent = known.payload_bytes if payload else known.wire_bytes
     seconds, rate = report.step_seconds, report.tokens_per_second
     kind = "payload" if payload else "sent"
-    peak = in_words(report.peak_bytes) if report.steps else "–"
+    peak, when = "highest peak", ""
+    if known is predicted:
+        peak, when = "predicted peak", ", predicted"
     return _as_html([
-        (peak, "highest peak", "The most memory that any device held in any step"),
-        (in_words(sent) if report.steps else "–", f"{kind} per step", ""),
+        (in_words(known.peak_bytes) if known.steps else "–", peak,
+         "The most memory that any device holds in any step"),
+        (in_words(sent) if known.steps else "–", f"{kind} per step{when}", ""),
         (f"{three_digits(1000 * seconds)} ms" if seconds else "–", "per step, untraced", ""),
         (three_digits(rate) if rate else "–", "tokens per second", ""),
         *_bubble(report, last),

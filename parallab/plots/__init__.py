@@ -11,6 +11,8 @@ communication   bytes per step by operation and axis
 traffic         bytes from rank to rank
 loss            the loss curve
 figures         Report -> Figure
+peaks           the peak of each kind of rank against a card's memory
+scale           memory, bytes and time on more and more devices
 live            the drawing half: many frames a second
 """
 
@@ -24,6 +26,8 @@ from parallab.plots.figures import (
 )
 from parallab.plots.history import History
 from parallab.plots.live import LiveFigure, LiveRunView
+from parallab.plots.peaks import plot_peaks
+from parallab.plots.scale import plot_scale
 
 __all__ = [
     "History",
@@ -32,7 +36,9 @@ __all__ = [
     "plot_communication",
     "plot_loss",
     "plot_memory",
+    "plot_peaks",
     "plot_report",
+    "plot_scale",
     "plot_timeline",
     "plot_traffic",
 ]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from matplotlib.collections import PathCollection
+from matplotlib.collections import PathCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.gridspec import SubplotSpec
 from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import offset_copy
@@ -17,16 +18,19 @@ from parallab.plots.history import Bytes, History
 from parallab.plots.style import (
     AXIS_HATCHES,
     DARK_GREY,
+    DASHES,
     GREY,
     INK,
     MUTED,
     OPERATION_COLOURS,
+    PALE,
     Quantity,
     Unit,
     heading,
     operation_title,
     plain_axes,
     small_number,
+    tint,
     unit_for,
 )
 from parallab.report import OPERATIONS
@@ -47,7 +51,7 @@ Key = tuple[str, str]
 
 
 class CommunicationPlot:
-    """What the busiest rank sends in each step.
+    """What the busiest rank sends in each step; pale behind it, what it is predicted to send.
 
     Attributes:
         artists: what `update` changes. All else changes only where `update` returns True.
@@ -67,10 +71,16 @@ class CommunicationPlot:
         self._beside_heading = offset_copy(ax.transAxes, figure, y=16, units="points")
         self._none = ax.text(0.5, 0.5, "", transform=ax.transAxes, ha="center", color=MUTED,
                              fontsize=8.5)  # fmt: skip
+        self._expected = PolyCollection([], linewidths=0)
+        ax.add_collection(self._expected, autolim=False)
+        self._height = Line2D([], [], color=INK, linewidth=1, linestyle=DASHES)
+        ax.add_line(self._height)
+        self._predicted: dict[Key, float] = {}
         self._bars: dict[Key, PathCollection] = {}
         self._top_bytes, self._unit = 0.0, unit_for(0)
         self._window = (0, max(1, min(steps, MAX_BARS)))
         self._by_axis: dict[str, float] = {}
+        self._kind = ""
         self._legends: list[Legend] = []
         self._shown: tuple[object, ...] = ()
         self._frame()
@@ -78,7 +88,7 @@ class CommunicationPlot:
     @property
     def artists(self) -> list[Any]:
         """What `update` changes."""
-        return [*self._bars.values(), self._none]
+        return [*self._bars.values(), self._height, self._none]
 
     def update(self, history: History) -> bool:
         """Shows the history as it is. Returns whether the axes changed as well."""
@@ -89,18 +99,27 @@ class CommunicationPlot:
         for key in sorted({k for row in rows for k in row}, key=_order):
             if key not in self._bars:
                 self._bars[key] = self._new_bars(key)
-        highest = max((sum(row.values()) for row in rows), default=0.0)
+        known = history.predicted.communication() if history.predicted is not None else {}
+        sent = {key: values for key, values in known.items() if key[0] != "recv"}
+        self._predicted = _amounts(sent, self.quantity)
+        highest = max(sum(row.values()) for row in (self._predicted, *rows))
         # Room for the legend's rows.
-        room = 1.45 if len({op for op, _ in self._bars}) <= PER_ROW else 1.65
+        room = 1.45 if len({op for op, _ in self._keys}) <= PER_ROW else 1.65
         if highest * (room - 0.1) > self._top_bytes or highest * 3 < self._top_bytes:
             self._top_bytes, self._unit = highest * room, unit_for(highest)
-        self._by_axis = by_axis(rows[-1]) if rows else {}
+        self._by_axis = by_axis(rows[-1] if rows else self._predicted)
+        self._kind = "" if rows or not self._predicted else "predicted, "
         bars = stacked_bars(rows, sorted(self._bars, key=_order), first, self._unit)
         for key, verts in bars.items():
             # A hatch is costly to draw, and drawn once for each path: so all bars are one.
             self._bars[key].set_paths([as_one_path(verts)])
         self._none.set_text("Nothing is sent." if steps and not highest else "")
         return self._frame()
+
+    @property
+    def _keys(self) -> set[Key]:
+        """Operations and axes of what was sent or is predicted."""
+        return {*self._bars, *self._predicted}
 
     def _follow(self, steps: int) -> None:
         first, last = self._window
@@ -120,7 +139,8 @@ class CommunicationPlot:
 
     def _frame(self) -> bool:
         """Limits, labels and legend. Returns whether any of them changed."""
-        wanted = (self._top_bytes, self._window, self.quantity, *self._bars, *self._by_axis.items())
+        wanted = (self._top_bytes, self._window, self.quantity, self._kind, *self._bars,
+                  *self._predicted.items(), *self._by_axis.items())  # fmt: skip
         if wanted == self._shown:
             return False
         self._shown = wanted
@@ -130,21 +150,36 @@ class CommunicationPlot:
         self._ax.tick_params(labelleft=self._top_bytes > 0)
         name = f"{self._unit.name} {QUANTITY_TITLES[self.quantity]}" if self._top_bytes else ""
         self._ax.set_ylabel(name, fontsize=8, color=INK)
-        if self._bars:
+        self._expect()
+        if self._keys:
             self._explain()
         return True
+
+    def _expect(self) -> None:
+        """Shows what is predicted, as high in every step: a warm step's bytes are always the
+        same.
+        """
+        first, last = self._window[0] - 0.5, self._window[1] - 0.5
+        low, boxes, keys = 0.0, [], sorted(self._predicted, key=_order)
+        for key in keys:
+            high = low + self._predicted[key] / self._unit.size_bytes
+            boxes.append([(first, low), (first, high), (last, high), (last, low)])
+            low = high
+        self._expected.set_verts(boxes)
+        self._expected.set_facecolor([tint(OPERATION_COLOURS[op], PALE) for op, _ in keys])
+        self._height.set_data([first, last] if keys else [], [low, low] if keys else [])
 
     def _explain(self) -> None:
         """Operations within the axes, beside the heading what each mesh axis carries."""
         for legend in self._legends:
             legend.remove()
-        ops = sorted({op for op, _ in self._bars}, key=OPERATIONS.index)
+        ops = sorted({op for op, _ in self._keys}, key=OPERATIONS.index)
         names = [operation_title(op) for op in ops]
         handles = [Patch(color=OPERATION_COLOURS[op]) for op in ops]
         operations = Legend(
             self._ax, handles, names, loc="upper right", ncols=min(PER_ROW, len(ops)),
-            borderaxespad=0.3, title=f"busiest rank: {self._amounts()}", title_fontsize=7,
-            alignment="right", **LEGEND,
+            borderaxespad=0.3, title_fontsize=7,
+            title=f"{self._kind}busiest rank: {self._amounts()}", alignment="right", **LEGEND,
         )  # fmt: skip
         operations.get_title().set_color(GREY)
         handles = [

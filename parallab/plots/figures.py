@@ -74,9 +74,16 @@ class RunFigure:
         return self.memory, self.timeline, self.communication, self.traffic, self.loss
 
 
-def plot_report(report: Report, quantity: Quantity = "wire_bytes") -> ReportFigure:
-    """Memory per GPU, the timeline of a step, communication, traffic and loss, as one figure."""
-    history = History.of(report)
+def plot_report(
+    report: Report, quantity: Quantity = "wire_bytes", predicted: Report | None = None
+) -> ReportFigure:
+    """Memory per GPU, the timeline of a step, communication, traffic and loss, as one figure.
+
+    Args:
+        quantity: which bytes the communication shows.
+        predicted: what to lay under memory and communication.
+    """
+    history = History.of(report, predicted=predicted)
     plots = RunFigure(history, report.steps, caption=caption(report), quantity=quantity)
     plots.update(history)
     return plots.figure

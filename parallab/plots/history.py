@@ -85,6 +85,7 @@ class History:
         timed_step: index of the latest untraced step, of the latest while there is none; None
             before the first.
         gauges: what each rank is doing now; empty once the run is over.
+        predicted: what the formulas say of the same plan; None where nobody asked.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class History:
         source: Source = "measured",
         devices: list[str] | None = None,
         slots: int = 3,
+        predicted: Report | None = None,
     ) -> None:
         names = devices or [""] * plan.devices
         ranks = [Rank(rank, {}, name, "") for rank, name in enumerate(names)]
@@ -106,13 +108,17 @@ class History:
         self.timed_step: int | None = None
         self._only_traced = True
         self.gauges: list[Gauge] = []
+        self.predicted = predicted
         self._points = max(MIN_POINTS, ROW_POINTS // len(ranks))
 
     @classmethod
-    def of(cls, report: Report, slots: int = 3) -> History:
+    def of(cls, report: Report, slots: int = 3, predicted: Report | None = None) -> History:
         """The history of a Report that is complete."""
         names = [rank.device for rank in report.ranks]
-        history = cls(report.model, report.plan, source=report.source, devices=names, slots=slots)
+        history = cls(
+            report.model, report.plan, source=report.source, devices=names, slots=slots,
+            predicted=predicted,
+        )  # fmt: skip
         for index in range(report.steps):
             history._add_step([rank.steps[index] for rank in report.ranks])
         return history
@@ -146,6 +152,22 @@ class History:
         self.communication.append(totals([c for c in busiest.communication if c.op != "recv"]))
         known = [step.loss for step in steps if step.loss is not None]
         self.losses.append(sum(known) / len(known) if known else float("nan"))
+
+
+def standing_for(predicted: Report, rank: int) -> Rank:
+    """The rank of a prediction that speaks for a rank: itself, or one of its kind.
+
+    A prediction for many holds one rank of each kind. Kinds differ by the place in the pipeline
+    first, then by being first or last on another axis.
+    """
+    place = predicted.plan.coordinates(rank)
+
+    def distance(other: Rank) -> tuple[bool, bool, int]:
+        there = predicted.plan.coordinates(other.rank)
+        apart = sum(abs(there[axis] - at) for axis, at in place.items())
+        return other.rank != rank, there["pp"] != place["pp"], apart
+
+    return min(predicted.ranks, key=distance)
 
 
 def memory_curve(step: Step, points: int) -> Curve | None:

@@ -163,6 +163,13 @@ class LiveRunView:
         self.draw(force=True)
 
 
+def picture(figure: Figure) -> bytes:
+    """A figure as a PNG in the figures' own colours, a quarter of the usual size."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return as_png(in_palette(np.asarray(canvas.buffer_rgba())))
+
+
 def in_palette(rgba: Any) -> Image.Image:
     """A (height, width, 4) picture in the figures' own colours."""
     picture = Image.fromarray(rgba).convert("RGB")

@@ -2,7 +2,8 @@ r"""Memory per GPU, stacked by category, over the latest steps that are known by
 
 Every rank has a panel, and every such step a slot in it: stacked areas over the time of the step.
 The steps between two slots are timed, not traced, so only their peak is known: a grey outline, as
-narrow as it is poor.
+narrow as it is poor. Where there is a prediction, its peak lies pale under all slots, and a dashed
+line is its height.
 
     |  __    ┌─┐ __    ┌─┐
     | /  \___│ │/  \___│ │
@@ -26,13 +27,15 @@ from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import offset_copy
 
-from parallab.plots.history import Array, History
+from parallab.plots.history import Array, History, standing_for
 from parallab.plots.labels import Label, Labels
 from parallab.plots.style import (
     CATEGORY_COLOURS,
+    DASHES,
     GREY,
     INK,
     MUTED,
+    PALE,
     PAPER_GREY,
     SPINE,
     Unit,
@@ -40,9 +43,10 @@ from parallab.plots.style import (
     plain_axes,
     rank_title,
     three_digits,
+    tint,
     unit_for,
 )
-from parallab.report import CATEGORIES, Report
+from parallab.report import CATEGORIES, Memory, Report
 
 PER_ROW = 8
 MAX_RANKS = 16
@@ -78,7 +82,10 @@ class MemoryPlot:
         self, figure: Figure, place: SubplotSpec, history: History, expected_bytes: float = 0
     ) -> None:
         self._ranks = shown_ranks(history.report)
-        self._top_bytes = max(expected_bytes, 1.0)
+        self._expected = expected(history, self._ranks)
+        highest = max((memory.peak_bytes for memory in self._expected.values()), default=0)
+        # A prediction knows better than a guess.
+        self._top_bytes = max(1.15 * highest if highest else expected_bytes, 1.0)
         grid = place.subgridspec(rows_needed(len(self._ranks)), 1, hspace=0.5)
         parts = [self._ranks[i : i + PER_ROW] for i in range(0, len(self._ranks), PER_ROW)]
         names = [rank.device for rank in history.report.ranks]
@@ -87,7 +94,7 @@ class MemoryPlot:
         ]
         self.artists = [artist for row in self._rows for artist in row.artists]
         self.live_artists = [artist for row in self._rows for artist in row.live_artists]
-        _headings(figure, self._rows[0].ax, len(self._ranks), names)
+        _headings(figure, self._rows[0].ax, len(self._ranks), names, bool(self._expected))
         self._rescale()
 
     def update(self, history: History) -> bool:
@@ -98,7 +105,7 @@ class MemoryPlot:
             self._top_bytes = highest * 1.15
             self._rescale()
         for row in self._rows:
-            row.update(history, self._unit)
+            row.update(history, self._unit, self._expected)
         self.point(history)
         return rescaled
 
@@ -120,6 +127,14 @@ class MemoryPlot:
         for row in self._rows:
             row.ax.set_ylim(0, self._top_bytes / self._unit.size_bytes)
             row.ax.set_ylabel(self._unit.name, fontsize=8, color=INK)
+            row.expect(self._expected, self._unit)
+
+
+def expected(history: History, ranks: list[int]) -> dict[int, Memory]:
+    """The predicted peak of each of these ranks; none without a prediction."""
+    if history.predicted is None or not history.predicted.steps:
+        return {}
+    return {rank: standing_for(history.predicted, rank).peak for rank in ranks}
 
 
 class _Row:
@@ -147,14 +162,16 @@ class _Row:
         self._outlines = PolyCollection([], facecolors=PAPER_GREY, edgecolors=GREY, linewidths=0.8)
         self._gauge = Line2D([], [], marker="<", markersize=5, color=INK, linestyle="none",
                              clip_on=False)  # fmt: skip
-        for collection in (*self._areas, self._outlines):
+        self._expected = PolyCollection([], linewidths=0)
+        self._heights = LineCollection([], colors=INK, linewidths=1, linestyles=[DASHES])
+        for collection in (self._expected, *self._areas, self._outlines, self._heights):
             ax.add_collection(collection, autolim=False)
         ax.add_line(self._gauge)
         above = offset_copy(on_top, figure, y=8.3, units="points")
         below = offset_copy(on_top, figure, y=-7, units="points")
         self._peaks, self._steps = Labels(ax, 7.5, "right", above), Labels(ax, 7.5, where=below)
         self.artists = [
-            *self._areas, self._outlines, self._peaks.artist, self._steps.artist
+            *self._areas, self._outlines, self._heights, self._peaks.artist, self._steps.artist
         ]  # fmt: skip
         self.live_artists = [self._gauge]
         self._places: list[tuple[float, float]] = []
@@ -162,7 +179,26 @@ class _Row:
     def _starts(self) -> Iterator[float]:
         return (i * (1 + GAP) for i in range(len(self._ranks)))
 
-    def update(self, history: History, unit: Unit) -> None:
+    def expect(self, peaks: dict[int, Memory], unit: Unit) -> None:
+        """Shows the predicted peak of each rank, over the whole width of its panel."""
+        boxes, colours, heights = [], [], []
+        for x, rank in zip(self._starts(), self._ranks, strict=True):
+            if rank not in peaks:
+                continue
+            low = 0.0
+            for category, colour in CATEGORY_COLOURS.items():
+                high = low + peaks[rank].at_peak.get(category, 0) / unit.size_bytes
+                if high > low:
+                    boxes.append([(x, low), (x, high), (x + 1, high), (x + 1, low)])
+                    colours.append(tint(colour, PALE))
+                low = high
+            height = peaks[rank].peak_bytes / unit.size_bytes
+            heights.append([(x, height), (x + 1, height)])
+        self._expected.set_verts(boxes)
+        self._expected.set_facecolor(colours)
+        self._heights.set_segments(heights)
+
+    def update(self, history: History, unit: Unit, expected: dict[int, Memory]) -> None:
         areas: list[list[Array]] = [[] for _ in CATEGORIES]
         outlines: list[Array] = []
         labels: list[tuple[float, int]] = []
@@ -185,19 +221,23 @@ class _Row:
             collection.set_verts(found, closed=False)
         self._outlines.set_verts(outlines)
         self._write_steps(labels)
-        self._write_peaks(history, unit)
+        self._write_peaks(history, unit, expected)
 
     def _write_steps(self, labels: list[tuple[float, int]]) -> None:
         prefix = "step " if self._labelled > 1 else ""
         self._steps.show([Label(f"{prefix}{step}", x, 0, MUTED) for x, step in labels])
 
-    def _write_peaks(self, history: History, unit: Unit) -> None:
+    def _write_peaks(self, history: History, unit: Unit, expected: dict[int, Memory]) -> None:
         few = len(self._ranks) <= 5
+        peaks: dict[int, float] = {r: history.peaks_bytes[r] for r in self._ranks}
+        name = "peak"
+        if expected and not history.report.steps:
+            peaks, name = {r: memory.peak_bytes for r, memory in expected.items()}, "predicted"
         labels = []
         for x, rank in zip(self._starts(), self._ranks, strict=True):
-            if peak := history.peaks_bytes[rank]:
+            if peak := peaks[rank]:
                 number = three_digits(peak / unit.size_bytes)
-                words = f"peak {number} {unit.name}" if few else number
+                words = f"{name} {number} {unit.name}" if few else number
                 labels.append(Label(words, x + 1, 1, MUTED))
         self._peaks.show(labels)
 
@@ -221,7 +261,9 @@ def _placed(vertices: Array, left: float, right: float, unit: Unit) -> Array:
     return vertices * (right - left, 1 / unit.size_bytes) + (left, 0)
 
 
-def _headings(figure: Figure, ax: Axes, shown: int, devices: list[str]) -> None:
+def _headings(
+    figure: Figure, ax: Axes, shown: int, devices: list[str], with_prediction: bool
+) -> None:
     on_gpus = devices[0].startswith("cuda")
     title = f"Memory per {'GPU' if on_gpus else 'rank'} over a step"
     if shown < len(devices):
@@ -229,14 +271,16 @@ def _headings(figure: Figure, ax: Axes, shown: int, devices: list[str]) -> None:
     heading(ax, title, above_points=43)
     handles: list[Any] = [Patch(color=c, label=name) for name, c in CATEGORY_COLOURS.items()]
     handles.append(
-        Patch(
-            facecolor=PAPER_GREY, edgecolor=GREY, linewidth=0.8, label="untraced step, highest seen"
-        )
+        Patch(facecolor=PAPER_GREY, edgecolor=GREY, linewidth=0.8, label="untraced, highest seen")
     )
+    if with_prediction:
+        handles.append(
+            Patch(facecolor=tint(GREY, PALE), edgecolor=INK, linestyle=DASHES, label="predicted")
+        )
     ax.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(handles), fontsize=7.5,
-        frameon=False, labelcolor=INK, handlelength=0.9, handleheight=0.9, columnspacing=0.9,
-        handletextpad=0.35, borderpad=0, borderaxespad=0,
+        frameon=False, labelcolor=INK, handlelength=0.9, handleheight=0.9, columnspacing=0.6,
+        handletextpad=0.3, borderpad=0, borderaxespad=0,
         bbox_transform=offset_copy(ax.transAxes, figure, y=19, units="points"),
     )  # fmt: skip
 

@@ -61,6 +61,8 @@ assert tuple(CATEGORY_COLOURS) == CATEGORIES
 assert tuple(OPERATION_COLOURS) == OPERATIONS
 
 INK, MUTED, SPINE, GRID, PAPER_GREY = "#333333", "#6B6B6B", "#999999", "#DDDDDD", "#EFEFEF"
+# What is predicted: so much of its colour, and a line on top.
+PALE, DASHES = 0.4, (0, (4, 2))
 
 
 def tint(colour: str, part: float) -> tuple[float, float, float]:

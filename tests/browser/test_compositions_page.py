@@ -14,7 +14,7 @@ from tests.browser.test_panel_pages import lab
 # A Lab on engines, which notes how many steps each look at the run brought, and each new picture.
 REAL = """import parallab as pl
 lab, news, drawn = pl.Lab(device="cpu"), [], []
-lab.panel._image.observe(drawn.append, "value")
+lab.panel._picture.image.observe(drawn.append, "value")
 show = lab.panel._show
 def noted(progress):
     news.append(len(progress.steps))
