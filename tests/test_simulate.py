@@ -1,4 +1,7 @@
-"""Fake ranks against real ones, to the byte; deep models against shallow ones; the processes."""
+"""Which ranks are simulated, deep models against shallow ones, and the processes.
+
+That fake ranks are as real ones is what tests/test_three_ways.py shows.
+"""
 
 import gc
 import json
@@ -7,124 +10,29 @@ import sys
 from dataclasses import asdict
 
 import pytest
-import torch
 
 from parallab.errors import ModelError, PlanError, RankError
 from parallab.plan import Plan
 from parallab.predict.communication import payload_per_step
 from parallab.predict.memory import held_states
-from parallab.rank.trainer import Trainer
-from parallab.report import CATEGORIES, WARM_STEP, Report, total_communication
+from parallab.predict.ranks import kinds_of_ranks
+from parallab.report import Report, total_communication
 from parallab.simulate import crew, simulate
-from parallab.simulate.kinds import kinds_of_ranks
 from parallab.simulate.layers import TRIALS, Lines, NoLineError, Trace, whole_step
 from parallab.simulate.rank import run
 from parallab.simulate.worker import simulated
 from parallab.spec import Model
-from parallab.stages import SCHEDULES
-from tests.ranks import run_ranks
 
-CPU = torch.device("cpu")
 PLAIN = dict(name="plain", layers=4, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=257)
 TIED = dict(
     name="tied", layers=4, hidden=48, heads=6, kv_heads=2, ffn=52, vocab=257, tied=True,
     norm="layer", positions="learned", mlp="plain", activation="gelu", qkv_bias=True,
     out_bias=True, mlp_bias=True, qk_norm=True,
 )  # fmt: skip
-MICRO = dict(name="micro")  # enough gradients for two of DDP's buckets
 
 
 def on(devices, strategy, **choices):
     return dict(strategy=strategy, devices=devices, batch=8, seq=16) | choices
-
-
-CASES = {
-    1: [
-        (PLAIN, on(1, "single")),
-        (TIED, on(1, "single", precision="bf16", recompute="full")),
-        (TIED, on(1, "single", optimizer="sgd", micro_batches=2, clip=1.0)),
-    ],
-    2: [
-        (TIED, on(2, "dp", micro_batches=2)),
-        (MICRO, on(2, "ddp", batch=4)),
-        (PLAIN, on(2, "zero1", clip=1.0)),
-        (TIED, on(2, "zero1-torch")),
-        (PLAIN, on(2, "zero2", precision="bf16", micro_batches=2)),
-        (PLAIN, on(2, "zero3")),
-        (TIED, on(2, "zero3", precision="bf16", recompute="full", clip=1.0)),
-        (PLAIN, on(2, "tp", precision="bf16")),
-        (TIED, on(2, "tp", sequence_parallel=True, recompute="full")),
-        (PLAIN, on(2, "mp")),
-        *[(PLAIN, on(2, "pp", micro_batches=4, schedule=schedule)) for schedule in SCHEDULES],
-    ],
-    4: [
-        (TIED, on(4, "dp+pp", zero=0, micro_batches=4)),
-        (PLAIN, on(4, "dp+pp", zero=3, micro_batches=2, clip=1.0)),
-        (TIED, on(4, "3d", pp=1, zero=1)),
-        (PLAIN, on(4, "3d", dp=1, micro_batches=2, sequence_parallel=True)),
-    ],
-}
-
-
-STEPS = range(WARM_STEP, WARM_STEP + 2)
-
-
-def _measured(rank, cases):
-    """The warm steps of each case, and the highest moment of each but for workspace."""
-    found = []
-    for sizes, choices in cases:
-        trainer = Trainer(Model(**sizes), Plan(**choices), CPU, trace_every=1)
-        for _ in range(WARM_STEP):
-            trainer.step()
-        found.append([(trainer.step(), _highest(trainer.meter.moments())) for _ in STEPS])
-        trainer.close()
-    return found
-
-
-def _highest(moments):
-    highest = max(moments, key=lambda row: sum(row.by_category[:-1]))
-    return dict(zip(CATEGORIES[:-1], highest.by_category, strict=False))
-
-
-def _copied_by_gloo(plan):
-    """Whether Gloo copies what it moves, and its threads hold the copies for a while."""
-    return plan.data in ("zero1", "zero2", "zero3") or plan.sequence_parallel
-
-
-def _least(steps, size):
-    """The step of least size: what Gloo's threads have not let go yet only adds to it."""
-    return min(steps, key=size)
-
-
-@pytest.mark.parametrize("devices", CASES)
-def test_fake_ranks_are_real_ranks_to_the_byte(devices):
-    cases = CASES[devices]
-    by_rank = run_ranks(_measured, devices, cases, deadline_seconds=200)
-    for i, (sizes, choices) in enumerate(cases):
-        model, plan = Model(**sizes), Plan(**choices)
-        # The last is another than the first where anything is dealt out unevenly.
-        ranks = {0, devices - 1} if plan.pp > 1 or plan.data == "dp" else {devices - 1}
-        for fake in simulate(model, plan, ranks=ranks).ranks:
-            [step], rank = fake.steps, fake.rank
-            where = f"{model.name}, {plan}, rank {rank}"
-            real = [measured for measured, _ in by_rank[rank][i]]
-            for one in real:
-                assert step.memory.states == one.memory.states, where
-                assert _sent(step) == _sent(one), where
-            lowest = _least([highest for _, highest in by_rank[rank][i]], lambda h: sum(h.values()))
-            assert {name: step.memory.at_peak[name] for name in lowest} == lowest, where
-            if not _copied_by_gloo(plan):
-                least = _least([one.memory for one in real], lambda memory: memory.peak_bytes)
-                assert step.memory.peak_bytes == least.peak_bytes, where
-                assert step.memory.at_peak == least.at_peak, where
-                for at, phase in enumerate(step.memory.phases):
-                    phases = [one.memory.phases[at] for one in real]
-                    assert phase == _least(phases, lambda phase: phase.peak_bytes), where
-
-
-def _sent(step):
-    """Counts, payload and wire bytes by operation and axis, and who receives how much."""
-    return total_communication(step.communication), step.traffic
 
 
 def test_one_rank_in_numbers():

@@ -30,7 +30,7 @@ from parallab.stages import rank_of_stage, stage_count
 
 __all__ = [
     "Collective", "collectives", "flat_elements", "payload_per_step", "receivers", "row_elements",
-    "row_share", "wire_bytes",
+    "row_share", "shown_axis", "wire_bytes",
 ]  # fmt: skip
 
 ORIGIN: Mapping[str, int] = {"dp": 0, "pp": 0, "tp": 0}
@@ -122,8 +122,14 @@ def payload_per_step(model: Model, plan: Plan, coords: Mapping[str, int] = ORIGI
     """Payload bytes of one warm step of the rank at `coords`: (operation, axis) -> bytes."""
     payload: Payload = defaultdict(int)
     for row in collectives(model, plan, coords):
-        payload[row.op, row.axis] += row.payload_bytes
+        payload[row.op, shown_axis(plan, row.axis)] += row.payload_bytes
     return dict(payload)
+
+
+def shown_axis(plan: Plan, axis: str) -> str:
+    """An axis as the meters name it: one that spans the whole world stands for that."""
+    spans = [name for name in ORIGIN if getattr(plan, name) == plan.devices]
+    return spans[0] if axis == "world" and spans else axis
 
 
 def collectives(model: Model, plan: Plan, coords: Mapping[str, int] = ORIGIN) -> list[Collective]:

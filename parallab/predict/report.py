@@ -9,7 +9,7 @@ from typing import Literal
 from parallab.plan import Plan
 from parallab.predict.communication import Collective, collectives
 from parallab.predict.peaks import as_memory, highest_moments
-from parallab.predict.ranks import kind_of, same_parts, shown_ranks
+from parallab.predict.ranks import ALL_RANKS_UP_TO, kind_of_each, kinds_of_ranks, same_parts
 from parallab.predict.traffic import rows_and_traffic
 from parallab.report import WARM_STEP, Memory, Rank, Report, Step
 from parallab.spec import Model
@@ -37,18 +37,22 @@ def predict(model: Model, plan: Plan, *, kernels: Kernels = "cpu") -> Report:
     """
     assert kernels in KERNELS, kernels
     plan.check(model)
-    shown = shown_ranks(model, plan)
+    if plan.devices <= ALL_RANKS_UP_TO:
+        kinds = dict(sorted(kind_of_each(model, plan).items()))
+        represents = dict.fromkeys(kinds, 1)
+    else:
+        represents = kinds_of_ranks(model, plan)
+        kinds = {kind: kind for kind in represents}
     # Ranks of a kind hold and send the same, to different neighbours.
     moments = functools.cache(functools.partial(highest_moments, model, plan, kernels=kernels))
     sends = functools.cache(lambda rank: collectives(model, plan, plan.coordinates(rank)))
-    kinds = {rank: kind_of(model, plan, rank) for rank in shown}
     return Report(
         source="predicted",
         model=model,
         plan=plan,
         environment={
             "kernels": kernels,
-            "represents": {str(rank): number for rank, number in shown.items()},
+            "represents": {str(rank): number for rank, number in represents.items()},
             "estimated": list(estimates(model, plan, kernels)),
         },
         ranks=[

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from parallab.plan import Plan
-from parallab.predict.communication import Collective, receivers, wire_bytes
+from parallab.predict.communication import Collective, receivers, shown_axis, wire_bytes
 from parallab.predict.parts import held_stages
 from parallab.report import Communication
 from parallab.stages import rank_of_stage, stage_count
@@ -22,7 +22,8 @@ def rows_and_traffic(
     rows, traffic = [], defaultdict[int, int](int)
     for one in collectives:
         wire = _wire_bytes(plan, coords, one)
-        rows.append(Communication(*one, wire_bytes=wire))
+        shown = one._replace(axis=shown_axis(plan, one.axis))
+        rows.append(Communication(*shown, wire_bytes=wire))
         for receiver, size in _to(plan, rank, coords, one, wire):
             traffic[receiver] += size
     return rows, dict(sorted(traffic.items()))

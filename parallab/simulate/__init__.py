@@ -1,7 +1,6 @@
 """What a plan costs, from the very code that trains: on fake ranks, without devices or memory.
 
 report     chooses the ranks that differ, and makes one Report of them
-kinds      which ranks differ
 crew       the processes that simulate ranks, one after the other
 worker     what such a process does
 rank       one fake rank: the trainer on fake tensors, in a world that moves nothing
