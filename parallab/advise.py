@@ -203,7 +203,7 @@ def _option(
     plan, step, reasons = candidate.plan, candidate.step, []
     slower = step.seconds / found.fitting[0].step.seconds - 1
     if slower >= 0.02:
-        reasons.append(f"{slower:.0%} slower than the first")
+        reasons.append(f"{100 * slower:.0f} % slower than the first")
     waits = {
         part: seconds / step.seconds
         for part, seconds in step.parts().items()

@@ -174,6 +174,8 @@ class Notebook:
         self.command("apputils:change-theme", theme=f"JupyterLab {name}")
         light = "true" if name == "Light" else "false"
         self.page.wait_for_selector(f"[data-jp-theme-light='{light}']", state="attached")
+        # JupyterLab covers the page while it changes.
+        self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
     def evaluate(self, expression: str) -> str:
         """The repr of a Python expression in the notebook's kernel."""
