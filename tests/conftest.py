@@ -73,7 +73,11 @@ def cluster_folder(cluster: Cluster) -> Path:
 
 def processes_of(folder: Path) -> list[psutil.Process]:
     """What the cluster with this directory has started, and what those have."""
-    started = [p for p in psutil.Process().children() if str(folder) in p.cmdline()]
+    started = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # one that has ended says nothing of itself
+            if str(folder) in process.cmdline():
+                started.append(process)
     return started + [child for p in started for child in p.children(recursive=True)]
 
 

@@ -100,7 +100,7 @@ def refused(capsys, *argv):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("simulate", "parallab: error: argument COMMAND: invalid choice: 'simulate'"),
+        ("dream", "parallab: error: argument COMMAND: invalid choice: 'dream'"),
         ("run --strategy zero4", "there is no strategy called 'zero4'. Did you mean zero3?"),
         ("run --strategy xyz", "there is no strategy called 'xyz'. Choose one of single, dp, ddp"),
         ("run --model mni", "there is no model called 'mni'. Did you mean mini?"),

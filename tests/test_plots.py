@@ -355,6 +355,7 @@ def test_the_frame_rate_is_capped():
     ],
     ids=["zero3", "pipeline"],
 )
+@pytest.mark.bench
 def test_a_frame_of_eight_ranks_takes_little_of_a_core(plan):
     run = FakeRun(Model("mini", layers=16), plan, 30)
     history = History(run.model, run.plan, devices=["cpu"] * 8)

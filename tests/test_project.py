@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 README = (ROOT / "README.md").read_text()
 NOTEBOOKS = sorted((ROOT / "labs").glob("*.ipynb"))
+TEST_COMMAND = 'pip install -e ".[test]" && pytest -n 2'
 SOURCES = sorted((ROOT / "parallab").rglob("*.py"))
 
 # Where conda-forge's name differs; matplotlib-base leaves its Qt window out, which we never open.
@@ -95,7 +96,7 @@ def test_version_is_the_installed_one():
 
 def test_readme_has_exactly_two_set_up_commands_near_the_top():
     commands = re.findall(r"^pip install .*-e .*$", README, re.MULTILINE)
-    assert commands == ["pip install -e . && parallab lab", 'pip install -e ".[test]" && pytest']
+    assert commands == ["pip install -e . && parallab lab", TEST_COMMAND]
     assert README[: README.index(commands[1])].count("\n") < 30
 
 
@@ -131,7 +132,7 @@ def test_ci_runs_the_readmes_test_command():
     assert script.stat().st_mode & stat.S_IXUSR
     subprocess.run(["bash", "-n", str(script)], check=True)
     pattern = re.search(r"grep -m 1 -E '(.*)' README\.md", script.read_text())[1]
-    assert re.findall(pattern, README, re.MULTILINE) == ['pip install -e ".[test]" && pytest']
+    assert re.findall(pattern, README, re.MULTILINE) == [TEST_COMMAND]
 
 
 LOGIC = (

@@ -89,7 +89,7 @@ def test_degrees_are_linked_and_only_what_matters_is_shown(open_notebook: Open) 
     assert notebook.errors() == []
 
 
-@pytest.mark.parametrize("width", [760, 1100, 1440])
+@pytest.mark.parametrize("width", [760, 1440])
 def test_a_composition_in_every_width_and_theme(open_notebook: Open, width: int) -> None:
     notebook = open_notebook(cells=(lab(),), width=width)
     notebook.run_all()
