@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from parallab.advice import HERE, Advice, Option, Rejection, Rule, describe
 from parallab.candidates import Candidate, Found, Need, Task, search, smallest_need, unlike_ranks
 from parallab.datasheets import GPUS, Gpu, Link, Network, gib
-from parallab.errors import HardwareError
+from parallab.errors import HardwareError, PlanError
 from parallab.hardware import MOST, Hardware
 from parallab.plan import Optimizer, Plan, Precision
 from parallab.predict.peaks import peak_memory
@@ -67,6 +67,7 @@ def advise(
         HardwareError, ModelError, PlanError: something given cannot be.
     """
     model = Model(model) if isinstance(model, str) else model
+    _check_limit(limit)
     if sum(given is not None for given in (hardware, gpu, devices)) > 1:
         raise HardwareError(
             "Give one of hardware, a gpu (with nodes and gpus_per_node), and devices (ranks on "
@@ -101,6 +102,11 @@ def advise(
         remedy=None if found.fitting else _remedy(task, hardware, need, found),
         considered=found.plans,
     )  # fmt: skip
+
+
+def _check_limit(limit: object) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise PlanError(f"limit={limit!r} must be a whole number from 1 up.")
 
 
 def _this_machine(
@@ -163,13 +169,13 @@ def _rule(task: Task, hardware: Hardware, need: Need) -> Rule:
         return Rule(
             "One node, and the model does not fit on one GPU: pipeline, ZeRO or tensor",
             ("pp", "zero3", "tp"),
-            f"{bytes_}. Its largest layer, the {name}, fits: {gib(largest)} of weights, gradients "
+            f"{bytes_}. Its largest layer, {name}, fits: {gib(largest)} of weights, gradients "
             "and optimizer state.",
         )  # fmt: skip
     return Rule(
         "One node, and the largest layer does not fit on one GPU: tensor, or ZeRO",
         ("tp", "zero3"),
-        f"{bytes_}. Weights, gradients and optimizer state of the {name} alone are "
+        f"{bytes_}. Weights, gradients and optimizer state of {name} alone are "
         f"{gib(largest)}: no pipeline stage can hold them.",
     )  # fmt: skip
 
@@ -177,7 +183,7 @@ def _rule(task: Task, hardware: Hardware, need: Need) -> Rule:
 def _largest_layer(task: Task) -> tuple[str, int]:
     """What a stage must at least hold: name, and bytes of model states."""
     model = task.model
-    layers = {"embedding": model.embedding_shapes(), "head": model.head_shapes()}
+    layers = {"the embedding": model.embedding_shapes(), "the head": model.head_shapes()}
     layers |= {f"block {layer}": model.block_shapes(layer) for layer in model.block_kinds()}
     # Weight, gradient and master copy, and two moments: ZeRO, arXiv:1910.02054, section 3.1.
     each = 8 + (8 if task.optimizer == "adamw" else 0)
@@ -202,7 +208,9 @@ def _option(
     """With what speaks for it and against it."""
     plan, step, reasons = candidate.plan, candidate.step, []
     slower = step.seconds / found.fitting[0].step.seconds - 1
-    if slower >= 0.02:
+    if slower >= 2:
+        reasons.append(f"takes {1 + slower:.0f} times as long as the first")
+    elif slower >= 0.02:
         reasons.append(f"{100 * slower:.0f} % slower than the first")
     waits = {
         part: seconds / step.seconds
@@ -254,7 +262,7 @@ def _remedy(task: Task, hardware: Hardware, need: Need, found: Found) -> str:
     larger = [gpu for gpu in GPUS.values() if gpu.memory_bytes * usable >= smallest.need_bytes]
     if larger and hardware.gpu.name in GPUS:
         gpu = min(larger, key=lambda gpu: gpu.memory_bytes)
-        parts.append(f"So would as many {gpu}")
+        parts.append(f"{hardware.devices} × {gpu} would do")
     return ". ".join(parts) + "."
 
 

@@ -90,7 +90,8 @@ def _load(config: object) -> tuple[Mapping[str, Any], str]:
         if isinstance(error, ModelError):
             raise
         why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
-        raise ModelError(f"{reprlib.repr(config)} cannot be read as a config: {why}.") from None
+        shown = str(config) if len(str(config)) <= 200 else reprlib.repr(str(config))
+        raise ModelError(f"{shown} cannot be read as a config: {why}.") from None
     place = path.parent.name if path.name == "config.json" else path.stem
     return _parse(text, str(path)), place
 

@@ -21,6 +21,7 @@ from parallab.datasheets import (
     Link,
     Network,
     check_number,
+    gib,
     named,
 )
 from parallab.errors import HardwareError
@@ -39,12 +40,15 @@ class Ring:
         nodes: nodes that it runs through.
         bytes_per_second: what each rank can pass on.
         latency_seconds: of one pass around, size - 1 steps.
+        tree_seconds: the latency from the leaves of a tree to its root, the ranks of a node in a
+            row and the nodes in a binary tree.
     """
 
     size: int
     nodes: int
     bytes_per_second: float
     latency_seconds: float
+    tree_seconds: float
 
 
 @dataclass(frozen=True, init=False)
@@ -138,12 +142,13 @@ class Hardware:
         node holds send side by side, each over its share of the network.
         """
         together, nodes = _spread(stride, size, self.gpus_per_node, self.devices)
-        latency = (size - nodes) * self.link.latency_seconds
-        latency += (nodes - 1) * self.between.latency_seconds
+        inside, outside = self.link.latency_seconds, self.between.latency_seconds
+        latency = (size - nodes) * inside + (nodes - 1) * outside
+        tree = (-(-size // nodes) - 1) * inside + (nodes - 1).bit_length() * outside
         speed = self.link.bytes_per_second
         if nodes > 1:
             speed = min(speed, together * self.between.bytes_per_second)
-        return Ring(size, nodes, speed, latency)
+        return Ring(size, nodes, speed, latency, tree)
 
     def hop(self, stride: int, size: int) -> Link:
         """What carries bytes from one of `size` ranks to the next, `stride` further, at worst."""
@@ -153,6 +158,9 @@ class Hardware:
     def to_dict(self) -> dict[str, Any]:
         """Every field, ready for JSON."""
         return {**asdict(self), "free_bytes": list(self.free_bytes)}
+
+    def __repr__(self) -> str:
+        return f"<Hardware: {self}>"
 
     def __str__(self) -> str:
         each = f"{self.gpus_per_node} × {self.gpu}"
@@ -198,7 +206,8 @@ def _check_count(label: str, value: object) -> None:
 def _network(given: str | float | Network) -> Network:
     if isinstance(given, Network):
         return given
-    if isinstance(given, str) and not re.fullmatch(r"\d+(\.\d+)?", given):
+    speed = isinstance(given, int | float) and not isinstance(given, bool)
+    if not speed and not (isinstance(given, str) and re.fullmatch(r"\d+(\.\d+)?", given)):
         found: Network = named("interconnect", given, NETWORKS)
         return found
     gbits = float(given)
@@ -217,4 +226,9 @@ def _free(given: int | Sequence[int] | None, gpu: Gpu, devices: int) -> tuple[in
         )
     for free in each:
         check_number("free_bytes", free, 0, 1e18)
+        if free > 1.1 * gpu.memory_bytes:  # cards of one name differ a little
+            raise HardwareError(
+                f"free_bytes={free:,} is {gib(free)}, more than the {gpu} has; give bytes, or "
+                "the GPU that it is."
+            )
     return tuple(int(free) for free in each)

@@ -51,18 +51,18 @@ def stage_blocks(model: Model, stages: int) -> list[range]:
     assert 1 <= stages <= model.layers
     if stages == 1:
         return [range(model.layers)]
+    block, head = count(model.block_shapes(model.layers - 1)), model.vocab * model.hidden
+
+    def slowest(last: int) -> tuple[float, int]:
+        """Time of the slowest stage; ties go to more blocks in the last."""
+        others = -(-(model.layers - last) // (stages - 1))
+        return max(others * block, last * block + head), -last
+
     # The last stage's share is what balances; the others split the rest evenly.
-    last = min(range(1, model.layers - stages + 2), key=lambda n: _slowest(model, stages, n))
+    last = min(range(1, model.layers - stages + 2), key=slowest)
     shares = [*_even(model.layers - last, stages - 1), last]
     starts = [sum(shares[:i]) for i in range(stages)]
     return [range(start, start + share) for start, share in zip(starts, shares, strict=True)]
-
-
-def _slowest(model: Model, stages: int, last: int) -> tuple[float, int]:
-    """Time of the slowest stage if the last holds `last` blocks; ties go to more blocks there."""
-    block, head = count(model.block_shapes(model.layers - 1)), model.vocab * model.hidden
-    others = -(-(model.layers - last) // (stages - 1))
-    return max(others * block, last * block + head), -last
 
 
 def _even(blocks: int, stages: int) -> list[int]:

@@ -276,7 +276,7 @@ def test_what_fits_nowhere_is_said_with_what_would_help():
     assert "35.4 GiB is there" in advice.remedy
     # 16 bytes of 70.55 billion parameters over 32 are 32.9 GiB.
     assert "32 such GPUs would do" in advice.remedy
-    assert "So would as many B200 SXM 180 GB (178.3 GiB)." in advice.remedy
+    assert "8 × B200 SXM 180 GB (178.3 GiB) would do." in advice.remedy
     assert advice.remedy in str(advice)
     more = pl.advise("llama-3.1-70b", gpu="a100-40", nodes=4)
     assert more.best is not None
@@ -285,7 +285,7 @@ def test_what_fits_nowhere_is_said_with_what_would_help():
 def test_a_larger_gpu_is_named_where_one_would_do():
     advice = pl.advise("llama-3.1-8b", gpu="t4", gpus_per_node=4)
     assert advice.best is None
-    assert "So would as many A100 SXM 40 GB (39.4 GiB)." in advice.remedy
+    assert "4 × A100 SXM 40 GB (39.4 GiB) would do." in advice.remedy
 
 
 def test_a_slow_network_keeps_the_bandwidth_hungry_axes_inside_a_node():
@@ -366,6 +366,7 @@ def test_advice_is_plain_data(seventy):
         ({"gpu": "h1000"}, pl.HardwareError, "There is no GPU called 'h1000'"),
         ({"gpu": "h100", "seq": 10**6}, pl.PlanError, "longer than the 2048 tokens"),
         ({"gpu": "h100", "batch": 0}, pl.PlanError, "batch=0 must be a whole number"),
+        ({"gpu": "h100", "limit": 0}, pl.PlanError, "limit=0 must be a whole number from 1 up"),
         ({"gpu": "h100", "precision": "fp8"}, pl.PlanError, "precision='fp8' is not one of"),
         ({"devices": 0, "free_bytes": GIB}, pl.HardwareError, "gpus_per_node=0 must be"),
         ({"devices": 2, "free_bytes": [GIB]}, pl.HardwareError, "names 1 GPUs, and there are 2"),

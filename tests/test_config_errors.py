@@ -56,7 +56,7 @@ def test_no_config(config, message):
     [
         (b"", "is not JSON: Expecting value"),
         (b"layers: 3", "is not JSON"),
-        (b"\xff\xfe\x00", "cannot be read as a config: 'utf-8' codec can't decode"),
+        (b"\xff\xfe\x00", "/config.json cannot be read as a config: 'utf-8' codec can't decode"),
         (b"[]", "holds [], not a config's names and values."),
         (b'"llama"', "holds 'llama', not a config's names and values."),
         (b" " * (2**24 + 1), "is larger than a config.json: is it one?"),

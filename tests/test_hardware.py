@@ -21,6 +21,11 @@ def test_a_ring_through_two_nodes_sends_over_all_adapters_of_a_node_at_once():
     assert ring.latency_seconds == pytest.approx(14 * 3.4e-6 + 14e-6)
 
 
+def test_a_tree_is_as_high_as_a_node_and_the_logarithm_of_the_nodes():
+    ring = pl.Hardware("h100", nodes=512).ring(1, 4096)
+    assert ring.tree_seconds == pytest.approx(7 * 3.4e-6 + 9 * 14e-6)
+
+
 def test_ranks_a_node_apart_each_have_one_adapter():
     hardware = pl.Hardware("h100", nodes=4)
     ring = hardware.ring(8, 4)
@@ -156,6 +161,8 @@ def test_hardware_is_plain_data():
         ({"headroom": "much"}, "headroom='much' must be a number"),
         ({"free_bytes": (1, 2, 3)}, "free_bytes names 3 GPUs, and there are 8"),
         ({"free_bytes": -1}, "free_bytes=-1 must be a number from 0"),
+        ({"free_bytes": 2**37}, "is 128.0 GiB, more than the H100 SXM 80 GB (79.2 GiB) has"),
+        ({"interconnect": None}, "There is no interconnect called None"),
     ],
 )
 def test_what_cannot_be_is_refused_in_words(given, message):

@@ -254,13 +254,20 @@ def test_a_process_that_dies_is_a_rank_that_failed(resting):
     def kill(_done, _total, _words):
         resting._process.kill()
 
-    with pytest.raises(RankError, match="process that simulated rank 0 ended with status -9"):
+    with pytest.raises(RankError, match="process that simulated rank 0 was killed from outside"):
         simulate(Model("nano"), Plan("single"), progress=kill)
 
 
 def test_one_that_has_died_while_it_rested_is_replaced(resting):
     resting._process.kill()
     resting._process.wait()
+    assert simulate(Model("nano"), Plan("single")).peak_bytes == 5_133_152
+
+
+def test_a_file_with_a_modules_name_beside_a_notebook_does_no_harm(tmp_path, monkeypatch):
+    crew.dismiss()
+    (tmp_path / "torch.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
     assert simulate(Model("nano"), Plan("single")).peak_bytes == 5_133_152
 
 
@@ -274,8 +281,15 @@ def test_an_error_in_a_process_comes_with_its_traceback():
 
 
 def test_what_cannot_be_simulated_is_refused():
-    with pytest.raises(PlanError, match="There is no rank 4: the plan has 4 ranks"):
-        simulate(Model("nano"), Plan("ddp"), ranks=[0, 4])
+    for ranks, message in (
+        ([0, 4], "There is no rank 4: the plan has 4 ranks"),
+        (range(10**12), "There is no rank 4"),
+        (["0"], "There is no rank '0'"),
+        ([True], "There is no rank True"),
+        (3, "ranks=3 must be a list of ranks"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            simulate(Model("nano"), Plan("ddp"), ranks=ranks)
     with pytest.raises(PlanError, match="No rank was named"):
         simulate(Model("nano"), Plan("ddp"), ranks=[])
     with pytest.raises(PlanError, match="has 2 layers, fewer than the 4 stages"):

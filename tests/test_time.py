@@ -108,6 +108,18 @@ def test_a_collective_takes_its_rings_latency_and_its_wire_bytes():
     assert slower.collective("all_gather", 4e9, ring) == pytest.approx(3e-6 + 0.6)
 
 
+def test_an_all_reduce_of_many_ranks_takes_a_tree():
+    speed, ring = Speed(GPU, "bf16", WHOLE), hardware(1024, nodes=256).ring(1, 1024)
+    assert ring.latency_seconds == pytest.approx(768e-6 + 255 * 10e-6)
+    up_and_down = 2 * (3e-6 + 8 * 10e-6)
+    assert speed.collective("all_reduce", 4e3, ring, calls=10) == pytest.approx(
+        10 * up_and_down + 2 * 4e3 / (0.92 * 4 * 0.1e9)
+    )
+    assert speed.collective("all_reduce", 4e12, ring) == pytest.approx(
+        2 * ring.latency_seconds + 2 * 1023 / 1024 * 4e12 / 0.4e9
+    )
+
+
 def test_ddp_reduces_in_the_last_backward_pass():
     plan = pl.Plan("ddp", 4, batch=16, seq=128, micro_batches=2)
     weights = model().parameters * 4

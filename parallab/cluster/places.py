@@ -11,6 +11,7 @@ import psutil
 from parallab.cluster import gpus, leases, room
 from parallab.cluster.boot import LOOPBACK
 from parallab.cluster.pool import Kind
+from parallab.datasheets import gib
 from parallab.errors import PlanError
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -85,8 +86,8 @@ def _on_cpu(n: int) -> list[Place]:
     most = room.available_bytes() // room.ENGINE_BYTES
     if n > most:
         raise PlanError(
-            f"{n} engines take about {room.gib(n * room.ENGINE_BYTES)} of memory before the first "
-            f"step, and {room.gib(room.available_bytes())} is free; "
+            f"{n} engines take about {gib(n * room.ENGINE_BYTES)} of memory before the first "
+            f"step, and {gib(room.available_bytes())} is free; "
             f"Cluster({max(1, most)}) would work."
         )
     # No GPU is visible to them, so that nothing is allocated on one by accident.

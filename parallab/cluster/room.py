@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from parallab.datasheets import gib
 from parallab.errors import PlanError
 from parallab.plan import Plan
 from parallab.predict.memory import model_states
@@ -76,11 +77,6 @@ def batch_bytes(model: Model, plan: Plan, rank: int) -> int:
     head = stage_count(plan.pp, plan.schedule) - 1 in stages
     logits = 2 * gathered * tokens * model.vocab // plan.tp if head else 0
     return ids + (inputs + logits) * plan.element_bytes
-
-
-def gib(count: float) -> str:
-    """Bytes for a sentence."""
-    return f"{count / 2**30:,.1f} GiB"
 
 
 # A remedy that only just holds states and batch would be none: the rest of a step comes on top.

@@ -162,7 +162,7 @@ def build(
     if axis is not None:
         loss = partial(tensor.split_loss, axis=axis, vocab=model.vocab)
     module = parts[0] if stages == 1 else Stages(parts)
-    data = _data_axis(module, plan, mesh, meter.label, loss)
+    data = _data_axis(module, model, plan, mesh, meter.label, loss)
     copies = {
         weight: (1 if name in slices else plan.tp)
         * (2 if name == EMBEDDING and model.tied and stages > 1 else 1)
@@ -252,7 +252,12 @@ def _give_storage(
 
 
 def _data_axis(
-    module: nn.Module, plan: Plan, mesh: DeviceMesh | None, label: zero.Label, loss: Loss
+    module: nn.Module,
+    model: Model,
+    plan: Plan,
+    mesh: DeviceMesh | None,
+    label: zero.Label,
+    loss: Loss,
 ) -> DataAxis:
     optimizer = partial(make_optimizer, plan=plan)
     if mesh is None or plan.dp == 1:
@@ -270,7 +275,7 @@ def _data_axis(
         case _:
             # Schedules decide when a stage's backward pass is over, which DDP's reducer cannot
             # follow: with pipelines the gradients of replicas are all-reduced at the step's end.
-            units = _unit_parameters(module, tied_apart=plan.pp > 1)
+            units = _unit_parameters(module, tied_apart=model.tied and plan.pp > 1)
             return zero.FlatShards(module, units, optimizer, loss, mesh, plan.zero, label)
     raise AssertionError(f"no data axis {plan.data!r} over several ranks")
 

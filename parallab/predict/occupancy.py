@@ -27,6 +27,7 @@ class Situation(NamedTuple):
         kind: forward, backward, input or weight.
         stage: of the rank's stages, counted from 0.
         later: for each stage, whether a backward or weight pass has been.
+        done: whether all of them have.
         counts: for each stage, in this order: other micro-batches between forward and backward (or
             input) pass; between input and weight pass; all whose forward pass is over; all whose
             backward or input pass is over.
@@ -35,6 +36,7 @@ class Situation(NamedTuple):
     kind: Kind
     stage: int
     later: tuple[bool, ...]
+    done: tuple[bool, ...]
     counts: Counts
 
     @property
@@ -135,16 +137,18 @@ def _more_sent(
 
 def _all(order: Sequence[Pass], held: list[int]) -> Iterator[tuple[Situation, Counts]]:
     """Every pass of a rank: its kind, and what is held meanwhile."""
-    waiting, halves, later = [0] * len(held), [0] * len(held), [False] * len(held)
+    waiting, halves, ended = [0] * len(held), [0] * len(held), [0] * len(held)
     forwards, backwards = [0] * len(held), [0] * len(held)
     nothing = (0,) * 4 * len(held)
+    micro_batches = len({work.micro_batch for work in order})
     for work in order:
         at = held.index(work.stage)
         if work.kind in ("backward", "input"):
             waiting[at] -= 1
         elif work.kind == "weight":
             halves[at] -= 1
-        kind = Situation(work.kind, at, tuple(later), nothing)
+        later, done = (tuple(n >= least for n in ended) for least in (1, micro_batches))
+        kind = Situation(work.kind, at, later, done, nothing)
         yield kind, (*waiting, *halves, *forwards, *backwards)
         if work.kind == "forward":
             waiting[at] += 1
@@ -154,7 +158,7 @@ def _all(order: Sequence[Pass], held: list[int]) -> Iterator[tuple[Situation, Co
         if work.kind == "input":
             halves[at] += 1
         if work.kind in ("backward", "weight"):
-            later[at] = True
+            ended[at] += 1
 
 
 def _fullest(found: Iterable[Counts]) -> tuple[Counts, ...]:

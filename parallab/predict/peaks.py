@@ -98,10 +98,19 @@ def rank_parts(model: Model, plan: Plan, rank: int, kernels: str) -> RankParts:
 
 def data_axis(plan: Plan, pp: int) -> DataAxis:
     """What the passes of one pipeline rank depend on; what does not matter is left out."""
-    # 1F1B has as many micro-batches under way as ranks are left, and two have to be over.
-    third = plan.data == "zero2" and plan.micro_batches >= plan.pp - pp + 2
-    in_a_row = plan.data == "zero3" and plan.schedule in ALL_FORWARDS_FIRST
+    third = plan.data == "zero2" and _two_over(plan, pp)
+    sharded = plan.data in ("zero2", "zero3")
+    in_a_row = sharded and plan.pp > 1 and plan.schedule in ALL_FORWARDS_FIRST
     return DataAxis(plan.data, plan.dp, third, in_a_row)
+
+
+def _two_over(plan: Plan, pp: int) -> bool:
+    """Whether two micro-batches have left their gradients when a rank is fullest."""
+    if plan.pp == 1:
+        return plan.micro_batches > 2
+    if plan.schedule == "1f1b":  # as many are under way as ranks are left
+        return plan.micro_batches >= plan.pp - pp + 2
+    return plan.micro_batches > 1  # when the rank's other stage begins
 
 
 def _ids(plan: Plan, dp: int, kernels: str) -> Bytes:

@@ -44,7 +44,7 @@ class Held:
         waiting: one micro-batch between forward and backward.
         half: one between the two halves of its backward pass.
         output, gradient: one output, and one gradient, that has been sent.
-        between: gradients while another stage is at work.
+        between: gradients while another stage is at work, and `over`: when they are reduced.
         passes: what a pass takes, by its kind and by whether there are gradients already.
     """
 
@@ -57,6 +57,7 @@ class Held:
     output: Piece
     gradient: Piece
     between: Piece
+    over: Piece
     passes: Mapping[tuple[str, bool], Piece]
 
 
@@ -76,9 +77,10 @@ def _held(part: Part, sizes: Sizes, stage: Stage) -> Held:
     half = {
         "activations": stage.left.activations + (0 if last else output),
         "temporary": stage.left.temporary,
+        "communication": stage.left.communication,
     }
     between = stage.sharing.between()._asdict()
-    weight = Counter(half) + Counter(between) + Counter(activations=stage.copies_bytes)
+    weight = Counter(half) + Counter(between)
     return Held(
         first,
         last,
@@ -90,6 +92,7 @@ def _held(part: Part, sizes: Sizes, stage: Stage) -> Held:
         Piece({"activations": output}),
         Piece({"communication": sizes.boundary_bytes}),
         Piece(between),
+        Piece(stage.sharing.over()._asdict()),
         dict(_passes(stage, first, output, waiting, weight)),
     )
 
@@ -169,7 +172,9 @@ def _pieces(
         yield waiting, one.waiting
         yield halves, one.half
         if at != found.stage and found.later[at]:
-            yield 1, one.between
+            # ZeRO-2 has one reduction under way, that of the stage at work.
+            reduced = found.later[found.stage] if plan.data == "zero2" else found.done[at]
+            yield 1, one.over if reduced else one.between
         if one.receives and (two_stages or plan.schedule == "gpipe"):
             yield found.backwards[at], one.gradient
         if one.sends and two_stages:

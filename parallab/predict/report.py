@@ -13,7 +13,6 @@ from parallab.predict.ranks import ALL_RANKS_UP_TO, kind_of_each, kinds_of_ranks
 from parallab.predict.traffic import rows_and_traffic
 from parallab.report import WARM_STEP, Memory, Rank, Report, Step
 from parallab.spec import Model
-from parallab.stages import ZERO_BUBBLE
 
 Kernels = Literal["cpu", "cuda"]
 KERNELS: tuple[Kernels, ...] = ("cpu", "cuda")
@@ -84,9 +83,3 @@ def estimates(model: Model, plan: Plan, kernels: str) -> Iterator[str]:
             yield "activations: torch has no fused fp32 kernel for grouped queries, and takes more"
     if model.why_not_trainable:
         yield f"activations: {model.why_not_trainable.partition(':')[0]}"
-    halved = plan.pp > 1 and plan.schedule in ZERO_BUBBLE
-    if halved and plan.recompute != "none":
-        yield (
-            "activations: an upper bound, since torch has a block computed again for each of its "
-            "weights where backward passes are halved: more than without recomputing"
-        )

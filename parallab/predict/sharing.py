@@ -64,6 +64,9 @@ class Sharing(Protocol):
     def between(self) -> Held:
         """After a pass, when backward passes have been."""
 
+    def over(self) -> Held:
+        """The same when all that there was to reduce has been reduced."""
+
 
 class Kept:
     """Gradients stay where autograd made them."""
@@ -83,6 +86,9 @@ class Kept:
 
     def between(self) -> Held:
         return Held(self.element * self.whole)
+
+    def over(self) -> Held:
+        return self.between()
 
 
 class Bucketed(Kept):
@@ -119,6 +125,9 @@ class Flat:
     def between(self) -> Held:
         return Held(self.element * self.whole)
 
+    def over(self) -> Held:
+        return self.between()
+
 
 class Reduced:
     """Flat buffers of one unit at a time, and the one before, whose reduction is under way.
@@ -126,10 +135,13 @@ class Reduced:
     Args:
         third: whether there is a third micro-batch: from the second on, what arrives is a buffer
             of its own, added to the share.
+        in_a_row: whether all backward passes follow one another: the second is fuller than that.
     """
 
-    def __init__(self, units: Sequence[Unit], element: int, ranks: int, third: bool) -> None:
-        self.element, self.ranks, self.third = element, ranks, third
+    def __init__(
+        self, units: Sequence[Unit], element: int, ranks: int, third: bool, in_a_row: bool
+    ) -> None:
+        self.element, self.ranks, self.third, self.in_a_row = element, ranks, third, in_a_row
         self.sizes = [unit.flat for unit in units]
         self.after = _after(self.sizes)
         self.whole = self.after[-1]
@@ -149,15 +161,19 @@ class Reduced:
         elif before:
             shards = (self.whole + before) // self.ranks
         else:
-            return self._held(self._waiting(), filled, at.fresh)
+            third = self.third and not self.in_a_row
+            return self._held(self._waiting(third), filled, at.fresh)
         return self._held(shards + before, filled, at.fresh)
 
     def between(self) -> Held:
-        return self._held(self._waiting(), 0, 0)
+        return self._held(self._waiting(self.third), 0, 0)
 
-    def _waiting(self) -> int:
+    def over(self) -> Held:
+        return self._held(self.whole // self.ranks, 0, 0)
+
+    def _waiting(self, third: bool) -> int:
         """All shards, the flat buffer that was completed last, and its share on arrival."""
-        return (self.whole + self.last * self.third) // self.ranks + self.last
+        return (self.whole + self.last * third) // self.ranks + self.last
 
     def _held(self, before: int, filled: int, fresh: int) -> Held:
         return Held(self.element * (before + filled), temporary=self.element * fresh)
@@ -205,6 +221,9 @@ class Gathered:
         return self._held(shards, weights + gradients, buffers)
 
     def between(self) -> Held:
+        return self.over()
+
+    def over(self) -> Held:
         return self._held(self.whole // self.ranks, 0, 0)
 
     def _arriving(self, unit: int, at: Moment) -> int:

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
 
 from parallab.predict.activations import units
 from parallab.predict.activations.layers import Sizes
@@ -67,7 +68,6 @@ class Stage:
             micro-batches: bytes by category of this micro-batch and of the data axis.
         halves: the same of a backward pass that leaves out the weights, None where none is halved.
         left: what such a pass leaves.
-        copies_bytes: activations that the weights' gradients have computed again besides.
     """
 
     kept_bytes: int
@@ -78,7 +78,6 @@ class Stage:
     backward: tuple[Bytes, Bytes]
     halves: tuple[Bytes, Bytes] | None
     left: Left
-    copies_bytes: int
 
 
 @functools.lru_cache(maxsize=512)
@@ -104,7 +103,6 @@ def stage(
         (walk.backward(False), walk.backward(True)),
         (walk.halved(False), walk.halved(True)) if halved else None,
         walk.left[-1],
-        walk.copies_bytes() if halved and recompute else 0,
     )
 
 
@@ -190,11 +188,11 @@ class _Walk:
     def _halved(self, later: bool) -> Iterator[Bytes]:
         held = self.sharing.between() if later else Held()
         for unit in self.picked:
-            passes, after = self._halved_passes(unit), self.left[unit]
-            before = self.kept[unit] + self._apart(unit, passes)
-            for moment in passes.backward:
-                total = self._bytes(unit, moment, held, before, after.temporary)
+            after = self.left[unit]
+            for moment in self._halved_passes(unit).backward:
+                total = self._bytes(unit, moment, held, self.kept[unit], after.temporary)
                 total["activations"] += after.activations
+                total["communication"] += after.communication
                 yield total
 
     def _halved_passes(self, unit: int) -> Passes:
@@ -217,26 +215,12 @@ class _Walk:
 
     def _left(self) -> list[Left]:
         """What a halved pass has left when it comes to each unit; then what it leaves in all."""
-        activations = temporary = late = 0
-        sums = []
+        sums = [Left()]
         for unit in reversed(range(len(self.held))):
-            sums.append(Left(activations, temporary))
-            passes = self._halved_passes(unit)
-            activations += passes.left.activations + self._apart(unit, passes)
-            temporary += passes.left.temporary
-            late += passes.left.late
-        return [*reversed(sums), Left(activations - late, temporary)]
-
-    def copies_bytes(self) -> int:
-        """What recomputation costs where backward passes are halved: an upper bound.
-
-        torch asks for the gradients of one operation's weights after the other's, has the block
-        computed again for each, and lets go of the copies when all are done
-        (pipelining/_backward.py, `stage_backward_weight`).
-        """
-        model = self.sizes.model
-        operations = 8 + (model.mlp == "gated") + 2 * model.qk_norm
-        return (operations - 1) * sum(self.held[unit].passes.kept_bytes for unit in self.blocks)
+            left = self._halved_passes(unit).left
+            sums.append(Left(*map(add, sums[-1], left)))
+        *before, whole = sums
+        return [*reversed(before), whole._replace(activations=whole.activations - whole.late)]
 
     def _apart(self, unit: int, passes: Passes) -> int:
         """A block's input where it will be computed again, and keeps something else of it."""
@@ -308,7 +292,7 @@ def _sharing(held: list[Unit], part: Part, axis: DataAxis, element: int) -> Shar
         case "dp":
             return Flat(held, element, one_buffer=True)
         case "zero2":
-            return Reduced(held, element, axis.ranks, axis.third)
+            return Reduced(held, element, axis.ranks, axis.third, axis.in_a_row)
         case "zero3" if alone:
             return Gathered(held, blocks, element, axis.ranks)
         case "zero3":

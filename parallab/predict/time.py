@@ -36,6 +36,7 @@ BACKWARD = 2
 # two moments, 12 with none. In bf16 the gradient is half as long, and two bytes more are written.
 _OPTIMIZER_BYTES = {"adamw": 28, "sgd": 12}
 _BUCKET_BYTES = 25 * 2**20  # of DDP, whose all-reduces are that large
+_TREE_BANDWIDTH = 0.92  # what NCCL counts with for a tree, as a part of a ring's
 
 
 @dataclass(frozen=True)
@@ -171,11 +172,19 @@ class Speed:
         return max(computing, moved_bytes / (self.gpu.bytes_per_second * part.memory))
 
     def collective(self, op: str, payload_bytes: float, ring: Ring, calls: float = 1) -> float:
-        """Of all calls of one collective together; an all-reduce goes around its ring twice."""
-        passes = 2 if op == "all_reduce" else 1
+        """Of all calls of one collective together.
+
+        An all-reduce goes around its ring twice, or up and down a tree where that is faster, as it
+        is for many ranks (NCCL chooses by the same formulas: src/graph/tuning.cc, version 2.2x).
+        """
+        bandwidth = ring.bytes_per_second * self.efficiency.link
         wire = wire_bytes(op, int(payload_bytes), ring.size)
-        latency = calls * passes * ring.latency_seconds
-        return latency + wire / (ring.bytes_per_second * self.efficiency.link)
+        if op != "all_reduce":
+            return calls * ring.latency_seconds + wire / bandwidth
+        return min(
+            calls * 2 * ring.latency_seconds + wire / bandwidth,
+            calls * 2 * ring.tree_seconds + 2 * payload_bytes / (_TREE_BANDWIDTH * bandwidth),
+        )
 
 
 @dataclass(frozen=True)
@@ -319,7 +328,7 @@ def _data_axis(
 
     match plan.data:
         case "replicate" | "zero1-torch":
-            buckets = math.ceil(payload / _BUCKET_BYTES)
+            buckets = blocks + 1 if plan.pp > 1 else math.ceil(payload / _BUCKET_BYTES)
             early, behind = seconds("all_reduce", calls=buckets), backward
             late = seconds("broadcast") if plan.data == "zero1-torch" else 0.0
         case "zero1":

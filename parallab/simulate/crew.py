@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,7 +97,8 @@ class Worker:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the process
         places = [str(Path(parallab.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", BOOT, str(os.getpid())],
+            # -P: what lies in the working directory, such as a torch.py, is none of its modules.
+            [sys.executable, "-P", "-c", BOOT, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -134,9 +136,8 @@ class Worker:
         """
         said = os.read(self.fileno(), 2**20)
         if not said:
-            status = self._process.wait()
             raise RankError(
-                f"The process that simulated rank {rank} ended with status {status}. "
+                f"The process that simulated rank {rank} {_how_ended(self._process.wait())}. "
                 f"{self._last_words()}",
                 rank,
             )
@@ -161,6 +162,12 @@ class Worker:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return f"Its last words: {lines[-1][-300:]}" if lines else "It said nothing."
+
+
+def _how_ended(status: int) -> str:
+    if status == -signal.SIGKILL:
+        return "was killed from outside, as happens where memory runs out"
+    return f"ended with status {status}"
 
 
 _resting: list[Worker] = []

@@ -77,16 +77,19 @@ def _silent(_done: int, _total: int, _words: str) -> None:
     pass
 
 
-def _asked_for(ranks: Iterable[int], plan: Plan) -> dict[int, int]:
-    asked = sorted(set(ranks))
-    for rank in asked:
-        if not 0 <= rank < plan.devices:
+def _asked_for(ranks: object, plan: Plan) -> dict[int, int]:
+    asked: set[int] = set()
+    if not isinstance(ranks, Iterable):
+        raise PlanError(f"ranks={ranks!r} must be a list of ranks, such as [0, 3].")
+    for rank in ranks:
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < plan.devices:
             raise PlanError(
-                f"There is no rank {rank}: the plan has {plan.devices} ranks, which count from 0."
+                f"There is no rank {rank!r}: the plan has {plan.devices} ranks, which count from 0."
             )
+        asked.add(rank)
     if not asked:
         raise PlanError("No rank was named; leave ranks out to simulate one of each kind.")
-    return dict.fromkeys(asked, 1)
+    return dict.fromkeys(sorted(asked), 1)
 
 
 def _in_words(model: Model, plan: Plan, rank: int, sizes: list[int]) -> str:

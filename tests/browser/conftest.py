@@ -112,13 +112,17 @@ def server(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    it = Server(f"http://127.0.0.1:{port}", secrets.token_hex(16), root, home / "server.log")
+    # Below a prefix, as behind JupyterHub's proxy: a panel has no port and no path of its own.
+    prefix = "/user/ada"
+    url = f"http://127.0.0.1:{port}{prefix}"
+    it = Server(url, secrets.token_hex(16), root, home / "server.log")
     with it.log.open("w") as log:
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root",
                 "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
                 f"--IdentityProvider.token={it.token}", f"--ServerApp.root_dir={root}",
+                f"--ServerApp.base_url={prefix}/",
                 "--LabApp.expose_app_in_browser=True", "--LabApp.extension_manager=readonly",
             ],
             env=environment, cwd=root, stdout=log, stderr=subprocess.STDOUT,
@@ -226,6 +230,11 @@ def share_of(pixels: Any, colour: str, tolerance: int = 14) -> float:
     return float((np.abs(pixels - rgb).max(axis=2) <= tolerance).mean())
 
 
+# A page that is busy with something else may never hear that its kernels have ended.
+SHUT_DOWN = """() => Promise.race([
+    window.jupyterapp?.serviceManager.sessions.shutdownAll(),
+    new Promise(given_up => setTimeout(given_up, 10000)),
+])"""
 Open = Callable[..., Notebook]
 
 
@@ -259,7 +268,7 @@ def open_notebook(browser: Any, server: Server, request: pytest.FixtureRequest) 
         context.tracing.stop(path=ARTIFACTS / f"{request.node.name}.zip")
         print(server.log.read_text()[-2000:], console[-10:])
     # The next test gets the machine to itself.
-    page.evaluate("() => window.jupyterapp?.serviceManager.sessions.shutdownAll()")
+    page.evaluate(SHUT_DOWN)
     context.close()
 
 

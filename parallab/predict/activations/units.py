@@ -47,11 +47,13 @@ class Left(NamedTuple):
 
     Attributes:
         activations, temporary: bytes of activations, and of gradients of activations.
+        communication: of the latter, those that the tensor axis has summed.
         late: of the activations, what goes when the pass is over.
     """
 
     activations: int = 0
     temporary: int = 0
+    communication: int = 0
     late: int = 0
 
 
@@ -250,5 +252,5 @@ def _played(tape: Tape, x: Value, out: Value, outside: bool = False) -> Passes:
     return Passes(
         kept, x.counted, 0 if outside else out.bytes, input_kept,
         highest(tape.forward), highest(tape.backward),
-        Left(tape.activations, tape.temporary - sent, tape.late),
+        Left(tape.activations, tape.temporary - sent, tape.communication, tape.late),
     )  # fmt: skip
