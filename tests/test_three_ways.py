@@ -244,13 +244,6 @@ def test_simulated_peaks_are_the_measured_to_the_byte(
             least = min(memories, key=lambda memory: memory.peak_bytes)
             assert fake.memory.peak_bytes == least.peak_bytes, (str(case), rank)
             assert fake.memory.at_peak == least.at_peak, (str(case), rank)
-            for at, phase in enumerate(fake.memory.phases):
-                seen = min((memory.phases[at] for memory in memories), key=lambda p: p.peak_bytes)
-                # A worker of classic DP goes on while what it has sent to the root is under way.
-                under_way = (
-                    case.plan.data == "dp" and rank > 0 and seen.peak_bytes > phase.peak_bytes
-                )
-                assert under_way or phase == seen, (str(case), rank)
     assert whole >= 40
 
 
