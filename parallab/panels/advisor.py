@@ -10,8 +10,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from parallab.advice import Advice, Option, describe
-from parallab.datasheets import GPUS, NETWORKS
-from parallab.panels.cards import GIB, short
+from parallab.panels.cards import gpu_options, network_options
 from parallab.panels.controls import model_options
 from parallab.panels.engines import UNLIMITED_BYTES, Runner
 from parallab.panels.parts import Choice, Look, close_all, error_words
@@ -71,12 +70,10 @@ class Advisor:
             options=model_options(self._models.values()), value=FIRST_MODEL, layout=full
         )
         here = [] if self._runner.replayed is not None else [("this machine", HERE)]
-        cards = [(f"{short(g.title)} · {g.memory_bytes / GIB:.1f} GiB", n) for n, g in GPUS.items()]
-        self._gpu = widgets.Dropdown(options=[*here, *cards], value=FIRST_GPU, layout=full)
+        self._gpu = widgets.Dropdown(options=[*here, *gpu_options()], value=FIRST_GPU, layout=full)
         self._gpu.add_class("pl-advisor-gpu")
         self._gpu.observe(lambda _: self._hardware_chosen(), "value")
-        networks = [(network.title, name) for name, network in NETWORKS.items()]
-        self._network = widgets.Dropdown(options=networks, value="fast", layout=full)
+        self._network = widgets.Dropdown(options=network_options(), value="fast", layout=full)
         self._numbers = {
             name: widgets.BoundedIntText(value=value, min=least, max=most, layout=full)
             for name, (value, least, most) in {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
-from parallab.datasheets import GPUS
+from parallab.datasheets import GPUS, NETWORKS
 from parallab.panels.parts import Look
 
 FIRST, OTHER = "h100", ""
@@ -23,11 +23,8 @@ class Card:
 
     def __init__(self, look: Look, changed: Callable[[], None]) -> None:
         full = widgets.Layout(width="100%")
-        options = [
-            (f"{short(g.title)} · {g.memory_bytes / GIB:.1f} GiB", n) for n, g in GPUS.items()
-        ]
         self._gpu = widgets.Dropdown(
-            options=[*options, ("another", OTHER)], value=FIRST, layout=full
+            options=[*gpu_options(), ("another", OTHER)], value=FIRST, layout=full
         )
         self._gpu.add_class("pl-gpu")
         self._gib = widgets.BoundedFloatText(
@@ -71,6 +68,16 @@ class Card:
 
 def _gib(name: str) -> float:
     return round(GPUS[name].memory_bytes / GIB, 2)
+
+
+def gpu_options() -> list[tuple[str, str]]:
+    """What a drop-down of GPUs offers: a label with the memory, and the name."""
+    return [(f"{short(g.title)} · {g.memory_bytes / GIB:.1f} GiB", n) for n, g in GPUS.items()]
+
+
+def network_options() -> list[tuple[str, str]]:
+    """What a drop-down of networks between nodes offers: a label, and the name."""
+    return [(network.title, name) for name, network in NETWORKS.items()]
 
 
 def short(title: str) -> str:

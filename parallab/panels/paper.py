@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
 import ipywidgets as widgets
 
-from parallab.errors import ModelError, ParallabError
+from parallab.errors import ModelError
 from parallab.panels.controls import Controls
 from parallab.panels.engines import UNLIMITED_BYTES, Playback
 from parallab.panels.parts import Look
@@ -109,15 +107,3 @@ class PaperControls(Controls):
 
     def _grey_big_models(self, free_bytes: int, shared: bool) -> None:
         pass
-
-
-def plan_of(controls: Controls) -> Plan | None:
-    """The chosen plan; None where it cannot work."""
-    with suppress(ParallabError):
-        plan = controls.plan
-        plan.check(controls.model)
-        return plan
-    return None
-
-
-Handover = Callable[[Model, Plan], Any]

@@ -7,9 +7,9 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parallab.datasheets import GPUS, NETWORKS
+from parallab.datasheets import GPUS
 from parallab.hardware import Hardware
-from parallab.panels.cards import GIB, short
+from parallab.panels.cards import gpu_options, network_options, short
 from parallab.panels.controls import model_options
 from parallab.panels.parts import Choice, Look, close_all, error_words
 from parallab.panels.scaling import DEVICES, STRATEGIES, Work, curves, plan_at, point_of
@@ -56,13 +56,11 @@ class Scale:
 
     def _build_inputs(self, look: Look) -> None:
         full = widgets.Layout(width="100%")
-        cards = [(f"{short(g.title)} · {g.memory_bytes / GIB:.1f} GiB", n) for n, g in GPUS.items()]
-        networks = [(network.title, name) for name, network in NETWORKS.items()]
         self._model = widgets.Dropdown(
             options=model_options(self._models.values()), value=FIRST_MODEL, layout=full
         )
-        self._gpu = widgets.Dropdown(options=cards, value=FIRST_GPU, layout=full)
-        self._network = widgets.Dropdown(options=networks, value="fast", layout=full)
+        self._gpu = widgets.Dropdown(options=gpu_options(), value=FIRST_GPU, layout=full)
+        self._network = widgets.Dropdown(options=network_options(), value="fast", layout=full)
         self._device_batch = widgets.IntSlider(value=1, min=1, max=16, layout=full)
         self._seq = widgets.SelectionSlider(
             options=[2**i for i in range(7, 18)], value=4096, layout=full
