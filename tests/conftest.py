@@ -11,6 +11,13 @@ import pytest
 
 from parallab.cluster import Cluster
 
+# They take minutes each, so they come first: the processes of `pytest -n` then end together.
+LONGEST = ("test_three_ways.py", "test_labs.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Cluster]:
