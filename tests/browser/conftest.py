@@ -39,6 +39,9 @@ IDLE = """() => {
     return kernel && kernel.connectionStatus === 'connected' && kernel.status === 'idle';
 }"""
 
+# Two frames on: what has arrived is decoded, laid out and painted.
+PAINTED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
 EVALUATE = """async expression => {
     const kernel = window.jupyterapp.shell.currentWidget.sessionContext.session.kernel;
     const asked = {code: '', user_expressions: {it: expression}};
@@ -181,6 +184,11 @@ class Notebook:
         # JupyterLab covers the page while it changes.
         self.page.wait_for_selector("#jupyterlab-splash", state="detached")
 
+    def width(self, pixels: int) -> None:
+        """Makes the window so wide."""
+        self.page.set_viewport_size({"width": pixels, "height": 1150})
+        self.page.evaluate(PAINTED)
+
     def evaluate(self, expression: str) -> str:
         """The repr of a Python expression in the notebook's kernel."""
         return str(self.page.evaluate(EVALUATE, expression))
@@ -204,10 +212,7 @@ class Notebook:
         """The plots as they are painted: (height, width, 3)."""
         picture = self.page.locator("img.pl-fig").nth(which)
         picture.scroll_into_view_if_needed()
-        # Two frames on: what has arrived is decoded and painted.
-        self.page.evaluate(
-            "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
-        )
+        self.page.evaluate(PAINTED)
         shot = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
         return np.asarray(shot).astype(int)
 

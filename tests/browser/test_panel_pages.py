@@ -38,17 +38,18 @@ def choose(notebook: Notebook, strategy: str, steps: int = 10, devices: int = 4)
     return page
 
 
-def test_a_run_paints_memory_and_communication(open_notebook: Open) -> None:
+def test_a_run_paints_memory_and_communication_and_nothing_jumps(open_notebook: Open) -> None:
     notebook = open_notebook(cells=(lab(),))
     notebook.run_all()
-    notebook.panel("idle")
-    notebook.screenshot_panel("panel_idle")
     page = choose(notebook, "zero3")
+    idle = notebook.panel("idle").bounding_box()
+    notebook.screenshot_panel("panel_idle")
     before = notebook.pixels()
     page.locator("button.pl-run").click()
-    notebook.panel("running")
+    running = notebook.panel("running").bounding_box()
     assert page.locator("button.pl-run").is_disabled()
-    notebook.panel("done")
+    done = notebook.panel("done").bounding_box()
+    assert idle["height"] == running["height"] == done["height"]
     after = notebook.pixels()
     assert after.shape == before.shape
     middle = len(after) * 5 // 9
@@ -62,36 +63,24 @@ def test_a_run_paints_memory_and_communication(open_notebook: Open) -> None:
     assert notebook.errors() == []
 
 
-def test_nothing_jumps_while_it_runs(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(),))
-    notebook.run_all()
-    idle = notebook.panel("idle").bounding_box()
-    page = choose(notebook, "ddp", steps=6)
-    page.locator("button.pl-run").click()
-    running = notebook.panel("running").bounding_box()
-    done = notebook.panel("done").bounding_box()
-    assert idle["height"] == running["height"] == done["height"]
-
-
-@pytest.mark.parametrize("width", [760, 1100, 1440, 1900])
-def test_every_width_and_theme(open_notebook: Open, width: int) -> None:
-    notebook = open_notebook(cells=(lab(),), width=width)
+def test_every_width_and_theme(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(),), width=760)
     notebook.run_all()
     page = choose(notebook, "zero3")
     page.locator("button.pl-run").click()
     panel = notebook.panel("done")
-    notebook.screenshot(f"page_{width}_light")
-    # Nothing is cut off at the right, inside or outside.
-    overflow = "e => [e.scrollWidth - e.clientWidth, e.getBoundingClientRect().right]"
-    inside, right = panel.evaluate(overflow)
-    assert inside <= 0
-    assert right <= width
-    light = notebook.pixels()
-    notebook.theme("Dark")
-    dark = notebook.pixels()
-    notebook.screenshot(f"page_{width}_dark")
-    assert light.mean() > 200
-    assert dark.mean() < 90
+    for theme in ("Light", "Dark"):
+        notebook.theme(theme)
+        for width in (760, 1100, 1440, 1900):
+            notebook.width(width)
+            # Nothing is cut off at the right, inside or outside.
+            overflow = "e => [e.scrollWidth - e.clientWidth, e.getBoundingClientRect().right]"
+            inside, right = panel.evaluate(overflow)
+            assert inside <= 0
+            assert right <= width
+            brightness = notebook.pixels().mean()
+            assert brightness > 200 if theme == "Light" else brightness < 90
+            notebook.screenshot(f"page_{width}_{theme.lower()}")
 
 
 def test_impossible_choices_are_grey_and_say_why(open_notebook: Open) -> None:

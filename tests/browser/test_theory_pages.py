@@ -67,7 +67,7 @@ def test_the_prediction_is_shown_before_a_run_and_lies_under_it(open_notebook: O
     assert notebook.errors() == []
 
 
-def test_the_calculator_follows_a_slider(open_notebook: Open) -> None:
+def test_the_calculator_follows_a_slider_and_a_pasted_config(open_notebook: Open) -> None:
     notebook = open_notebook(cells=(lab(),))
     notebook.run_all()
     panel = open_tab(notebook, "calculator")
@@ -91,19 +91,14 @@ def test_the_calculator_follows_a_slider(open_notebook: Open) -> None:
     assert pictures >= 2
     assert panel.locator(".pl-sum").nth(1).inner_text() != before
     both_themes(notebook, panel, "calculator")
-    assert notebook.errors() == []
 
-
-def test_a_config_is_pasted(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(),))
-    notebook.run_all()
-    panel = open_tab(notebook, "calculator")
     box = panel.locator("textarea")
     box.fill('{"model_type": "unheard-of"}')
     panel.locator(".pl-why", has_text="unheard-of").wait_for()
     box.fill(json.dumps(LLAMA))
     panel.locator(".pl-notice", has_text="Read as llama (pasted)").wait_for()
     panel.locator("option:checked", has_text="llama (pasted)").wait_for(state="attached")
+    assert notebook.errors() == []
 
 
 def test_the_advisor_hands_plans_on(open_notebook: Open) -> None:
