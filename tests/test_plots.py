@@ -38,6 +38,7 @@ from parallab.plots.style import (
     rank_title,
     unit_for,
 )
+from parallab.predict import predict
 from parallab.progress import Gauge, Progress, Replay
 from parallab.report import CATEGORIES, Memory, PhaseMemory, Report, Step
 from parallab.spec import Model
@@ -210,6 +211,15 @@ def test_every_figure_says_its_source():
         plot_report, plot_memory, plot_timeline, plot_communication, plot_traffic, plot_loss
     ):  # fmt: skip
         assert "simulated · mini · zero3 on 4" in words_in(plot(report))
+
+
+def test_of_a_large_world_each_kind_of_rank_is_called_by_its_number():
+    report = predict(Model("nano"), Plan("pp", pp=4))
+    report.ranks = [report.ranks[0], report.ranks[3]]
+    found = words_in(plot_memory(report))
+    assert "rank 0" in found
+    assert "rank 3" in found
+    assert "rank 1" not in found
 
 
 def test_memory_areas_reach_what_the_report_says():

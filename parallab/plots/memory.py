@@ -46,7 +46,7 @@ from parallab.plots.style import (
     tint,
     unit_for,
 )
-from parallab.report import CATEGORIES, Memory, Report
+from parallab.report import CATEGORIES, Memory, Rank, Report
 
 PER_ROW = 8
 MAX_RANKS = 16
@@ -88,13 +88,14 @@ class MemoryPlot:
         self._top_bytes = max(1.15 * highest if highest else expected_bytes, 1.0)
         grid = place.subgridspec(rows_needed(len(self._ranks)), 1, hspace=0.5)
         parts = [self._ranks[i : i + PER_ROW] for i in range(0, len(self._ranks), PER_ROW)]
-        names = [rank.device for rank in history.report.ranks]
+        everyone = history.report.ranks
         self._rows = [
-            _Row(figure, figure.add_subplot(grid[i]), part, names) for i, part in enumerate(parts)
+            _Row(figure, figure.add_subplot(grid[i]), part, [everyone[at] for at in part])
+            for i, part in enumerate(parts)
         ]
         self.artists = [artist for row in self._rows for artist in row.artists]
         self.live_artists = [artist for row in self._rows for artist in row.live_artists]
-        _headings(figure, self._rows[0].ax, len(self._ranks), names, bool(self._expected))
+        _headings(figure, self._rows[0].ax, len(self._ranks), everyone, bool(self._expected))
         self._rescale()
 
     def update(self, history: History) -> bool:
@@ -130,17 +131,23 @@ class MemoryPlot:
             row.expect(self._expected, self._unit)
 
 
-def expected(history: History, ranks: list[int]) -> dict[int, Memory]:
-    """The predicted peak of each of these ranks; none without a prediction."""
+def expected(history: History, places: list[int]) -> dict[int, Memory]:
+    """By place, the predicted peak of these ranks; none without a prediction."""
     if history.predicted is None or not history.predicted.steps:
         return {}
-    return {rank: standing_for(history.predicted, rank).peak for rank in ranks}
+    everyone = history.report.ranks
+    return {at: standing_for(history.predicted, everyone[at].rank).peak for at in places}
 
 
 class _Row:
-    """Up to eight ranks side by side in one Axes: rank i's panel begins at i × (1 + GAP)."""
+    """Up to eight ranks side by side in one Axes: rank i's panel begins at i × (1 + GAP).
 
-    def __init__(self, figure: Figure, ax: Axes, ranks: list[int], devices: list[str]) -> None:
+    Args:
+        ranks: their places among the history's ranks.
+        shown: the ranks themselves, which of a large world may have any numbers.
+    """
+
+    def __init__(self, figure: Figure, ax: Axes, ranks: list[int], shown: list[Rank]) -> None:
         self.ax, self._ranks = ax, ranks
         # Many panels are narrow: only the first names the steps.
         self._labelled = len(ranks) if len(ranks) <= 4 else 1
@@ -152,8 +159,8 @@ class _Row:
         foot: list[Any] = [[(x, 0), (x + 1, 0)] for x in self._starts()]
         ax.add_collection(LineCollection(foot, colors=SPINE, linewidths=1), autolim=False)
         on_top = ax.get_xaxis_transform()
-        for x, rank in zip(self._starts(), ranks, strict=True):
-            ax.text(x, 1.03, rank_title(rank, devices[rank]), transform=on_top, color=INK,
+        for x, rank in zip(self._starts(), shown, strict=True):
+            ax.text(x, 1.03, rank_title(rank.rank, rank.device), transform=on_top, color=INK,
                     va="bottom", fontsize=8.5 if len(ranks) < 7 else 7.5)  # fmt: skip
         self._areas = [
             PolyCollection([], facecolors=colour, linewidths=0)
@@ -262,12 +269,12 @@ def _placed(vertices: Array, left: float, right: float, unit: Unit) -> Array:
 
 
 def _headings(
-    figure: Figure, ax: Axes, shown: int, devices: list[str], with_prediction: bool
+    figure: Figure, ax: Axes, shown: int, ranks: list[Rank], with_prediction: bool
 ) -> None:
-    on_gpus = devices[0].startswith("cuda")
+    on_gpus = ranks[0].device.startswith("cuda")
     title = f"Memory per {'GPU' if on_gpus else 'rank'} over a step"
-    if shown < len(devices):
-        title += f" ({shown} of {len(devices)} shown)"
+    if shown < len(ranks):
+        title += f" ({shown} of {len(ranks)} shown)"
     heading(ax, title, above_points=43)
     handles: list[Any] = [Patch(color=c, label=name) for name, c in CATEGORY_COLOURS.items()]
     handles.append(
