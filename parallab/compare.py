@@ -1,8 +1,9 @@
 """Reports side by side: what each costs, and where two of them differ.
 
 The same plan predicted, simulated and measured, or two plans of one model: a Report is a Report.
-What is compared is the rank with the highest peak in the first Report, and that same rank in the
-others where they have it: ranks of one plan differ, and so each is held against itself.
+What is compared is the rank with the highest peak in the first Report. In another Report of the
+same plan that is the same rank, since ranks of one plan differ, and so each is held against itself;
+of another plan it is again the rank with the highest peak, which is what a device must hold.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ CAUSES = {
     "unsharded": "how early the next weights are gathered is a matter of timing",
     "temporary": "what a kernel needs for a moment depends on the kernel",
 }
+OTHER_KERNELS = "a GPU's kernels keep and need other tensors than those of the CPU"
+ANOTHER_MOMENT = "the highest moment is another, some operations earlier or later in the step"
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Difference:
     """A category in which two Reports differ.
 
     Attributes:
-        cause: what usually explains it where both are of one plan; "" where nothing is known.
+        cause: what usually explains it where both are of one plan; "" where they are not.
     """
 
     category: str
@@ -73,20 +76,21 @@ def compare(reports: Sequence[Report]) -> list[Section]:
         if not report.steps:
             raise ValueError(f"{report!r} has no finished step, so it has no figures to compare.")
     ranks = compared_ranks(reports)
+    whose = ranks_in_words(reports)
     memories = [rank.peak for rank in ranks]
     sections = [
         Section(
-            f"Memory at the peak of rank {ranks[0].rank}",
+            f"Memory at the peak of {whose}",
             (
                 Row("peak", "bytes", tuple(memory.peak_bytes for memory in memories)),
                 *_by_category([memory.at_peak for memory in memories]),
             ),
         ),
         Section(
-            f"Model states of rank {ranks[0].rank}",
+            f"Model states of {whose}",
             _by_category([memory.states for memory in memories]),
         ),
-        Section(f"Communication of rank {ranks[0].rank} per step", _communication(reports, ranks)),
+        Section(f"Communication of {whose} per step", _communication(reports, ranks)),
         Section("The whole", _whole(reports)),
     ]
     return [section for section in sections if section.rows]
@@ -94,29 +98,48 @@ def compare(reports: Sequence[Report]) -> list[Section]:
 
 def differences(first: Report, second: Report) -> list[Difference]:
     """The categories in which the peaks of one rank differ, the largest difference first."""
-    one, other = (rank.peak for rank in compared_ranks([first, second]))
-    same_plan = first.plan == second.plan and first.model == second.model
+    ranks = compared_ranks([first, second])
+    one, other = (rank.peak.at_peak for rank in ranks)
     found = [
-        Difference(
-            category,
-            one.at_peak.get(category, 0),
-            other.at_peak.get(category, 0),
-            CAUSES.get(category, "") if same_plan else "",
-        )
-        for category in CATEGORIES
+        Difference(c, one.get(c, 0), other.get(c, 0), _cause(c, first, second, ranks))
+        for c in CATEGORIES
+        if one.get(c, 0) != other.get(c, 0)
     ]
-    found = [d for d in found if d.first_bytes != d.second_bytes]
     return sorted(found, key=lambda d: -abs(d.first_bytes - d.second_bytes))
+
+
+def _cause(category: str, first: Report, second: Report, ranks: Sequence[Rank]) -> str:
+    if first.plan != second.plan or first.model != second.model:
+        return ""
+    if len({rank.device.startswith("cuda") for rank in ranks}) > 1:
+        return OTHER_KERNELS
+    return CAUSES.get(category, ANOTHER_MOMENT)
 
 
 def compared_ranks(reports: Sequence[Report]) -> list[Rank]:
     """Of each Report the rank that is compared.
 
     A simulated or predicted Report of a large world holds one rank of each kind; where it lacks the
-    very rank, the one at the same place of the pipeline stands for it.
+    same rank, the one at the same place of the pipeline stands for it.
     """
-    first = max(reports[0].ranks, key=lambda rank: rank.peak.peak_bytes)
-    return [_counterpart(first, report) for report in reports]
+    first = _fullest(reports[0])
+    return [
+        _counterpart(first, report) if report.plan == reports[0].plan else _fullest(report)
+        for report in reports
+    ]
+
+
+def ranks_in_words(reports: Sequence[Report]) -> str:
+    """Which ranks are compared; of one plan it is one, even where a rank like it stands for it."""
+    numbers = [rank.rank for rank in compared_ranks(reports)]
+    one_plan = all(report.plan == reports[0].plan for report in reports)
+    if one_plan or len(set(numbers)) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(map(str, numbers))}"
+
+
+def _fullest(report: Report) -> Rank:
+    return max(report.ranks, key=lambda rank: rank.peak.peak_bytes)
 
 
 def _counterpart(rank: Rank, report: Report) -> Rank:

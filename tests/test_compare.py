@@ -7,7 +7,15 @@ import pytest
 
 import parallab as pl
 from parallab.cli import main
-from parallab.compare import Difference, Row, compare, differences
+from parallab.compare import (
+    ANOTHER_MOMENT,
+    OTHER_KERNELS,
+    Difference,
+    Row,
+    compare,
+    differences,
+)
+from parallab.predict import predict
 from tests.recorded import recorded
 
 
@@ -57,6 +65,18 @@ def test_differences_of_one_plan_have_a_cause():
     (found,) = differences(first, other(elsewhere))
     assert found.cause == ""
     assert differences(first, first) == []
+
+
+def test_kernels_of_another_kind_are_a_cause_and_so_is_another_moment():
+    model, plan = pl.Model("nano"), pl.Plan("single", devices=1)
+    on_cpu, on_gpu = predict(model, plan), predict(model, plan, kernels="cuda")
+    found = differences(on_cpu, on_gpu)
+    assert "activations" in {d.category for d in found}
+    assert {d.cause for d in found} == {OTHER_KERNELS}
+    moved = predict(model, plan)
+    moved.ranks[0].steps[0].memory.at_peak["gradients"] += 4
+    (found,) = differences(on_cpu, moved)
+    assert found.cause == ANOTHER_MOMENT
 
 
 def test_a_rank_that_a_report_lacks_is_stood_for_by_one_of_its_stage():

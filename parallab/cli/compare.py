@@ -4,42 +4,65 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from parallab.cli.arguments import Commands, add_command, json_target
-from parallab.cli.tables import table
+from parallab import collection, export
+from parallab.changes import explain
+from parallab.cli.arguments import (
+    Commands,
+    add_command,
+    check_outputs,
+    figure_target,
+    json_target,
+    writable,
+)
+from parallab.collection import Named
 from parallab.compare import Difference, Row, Section, compare, differences
-from parallab.errors import ReportError
 from parallab.report import Report
+from parallab.tables import aligned
+
+COLUMNS = 100
 
 
 def add_commands(commands: Commands) -> None:
     """Registers the command of this file."""
     parser = add_command(
-        commands, "compare", compare_files, "saved Reports side by side, differences by category"
+        commands, "compare", compare_files, "saved Reports side by side, and what changed"
     )
     parser.add_argument("reports", nargs="+", metavar="REPORT.json",
-                        help="what `--json` or `Report.save` wrote")  # fmt: skip
+                        help="what `--json` or `Report.save` wrote, or the panel, one or several "
+                             "in a file; the first two are A and B")  # fmt: skip
     parser.add_argument("--json", type=json_target, metavar="FILE",
                         help="write the comparison; - is standard output, alone there")  # fmt: skip
+    parser.add_argument("--plot", type=figure_target, metavar="FILE.png",
+                        help="draw memory, bytes, time and bubble side by side")  # fmt: skip
+    parser.add_argument("--html", type=writable, metavar="FILE",
+                        help="write one page with words, pictures and tables")  # fmt: skip
+    parser.add_argument("--csv", type=writable, metavar="FILE",
+                        help="write a table with a row for each rank")  # fmt: skip
 
 
 def compare_files(args: argparse.Namespace) -> int:
-    """Prints the comparison of saved Reports, or writes it as JSON."""
-    reports = [Report.load(name) for name in args.reports]
-    for name, report in zip(args.reports, reports, strict=True):
-        if not report.steps:
-            raise ReportError(f"{name} has no finished step, so it has no figures to compare.")
+    """Prints the comparison of saved Reports, or writes it."""
+    check_outputs(args)
+    loaded = [(file, collection.load(file)) for file in args.reports]
+    # A Report alone in its file goes by the file, in pictures without its folder.
+    names = [file if len(pins) == 1 else pin.name for file, pins in loaded for pin in pins]
+    named = collection.named(pin for _, pins in loaded for pin in pins)
+    reports = [report for _, report in named]
     sections = compare(reports)
     found = differences(*reports[:2]) if len(reports) > 1 else []
+    _write(args, named)
     if args.json != "-":
-        print(comparison_text(args.reports, reports, sections, found))
+        print(comparison_text(names, reports, sections, found))
     if args.json:
         data = {
             "reports": [
                 {"file": name, "source": r.source, "model": r.model.name, "plan": r.plan.to_dict()}
-                for name, r in zip(args.reports, reports, strict=True)
+                for name, r in zip(names, reports, strict=True)
             ],
             "sections": [asdict(section) for section in sections],
             "differences": [asdict(difference) for difference in found],
@@ -49,6 +72,18 @@ def compare_files(args: argparse.Namespace) -> int:
         else:
             Path(args.json).write_text(json.dumps(data), encoding="utf-8")
     return 0
+
+
+def _write(args: argparse.Namespace, named: list[Named]) -> None:
+    """The files that were asked for; drawing is loaded for those only."""
+    pair = (0, 1) if len(named) > 1 else None
+    if args.plot:
+        from parallab.plots.compare import plot_comparison
+
+        plot_comparison(named, marks=export.marks(len(named), pair)).savefig(args.plot)
+    for kind in ("html", "csv"):
+        if path := getattr(args, kind):
+            Path(path).write_bytes(export.to_file(kind, named, pair))
 
 
 def comparison_text(
@@ -61,12 +96,23 @@ def comparison_text(
         for letter, name, report in zip(letters, names, reports, strict=True)
     ]
     parts = ["\n".join(lines)]
+    if len(reports) > 1:
+        parts.append("From A to B\n" + "\n".join(_paragraphs(*reports[:2])))
     for section in sections:
         rows = [(row.name, *(_cell(row, i) for i in range(len(reports)))) for row in section.rows]
-        parts.append(table((section.title, *letters), rows))
+        parts.append(aligned((section.title, *letters), rows))
     if len(reports) > 1:
         parts.append(_why(letters, found))
     return "\n\n".join(parts)
+
+
+def _paragraphs(first: Report, second: Report) -> Iterator[str]:
+    """What changed, in words; the lines of a matter below one another."""
+    for paragraph in explain(first, second):
+        yield from textwrap.wrap(
+            " ".join(paragraph.sentences), COLUMNS, initial_indent=f"{paragraph.title:15}",
+            subsequent_indent=" " * 15, break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
 
 
 def _why(letters: list[str], found: list[Difference]) -> str:

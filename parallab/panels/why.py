@@ -9,6 +9,7 @@ import ipywidgets as widgets
 
 from parallab.compare import Row, compare, compared_ranks, differences
 from parallab.panels.parts import Look
+from parallab.panels.pins import PinButton, Pins
 from parallab.panels.theory import Simulation
 from parallab.plots.style import in_words
 from parallab.report import Report
@@ -22,9 +23,14 @@ class Why:
 
     Args:
         failed: called with what went wrong in a thread.
+        pins: what keeps Reports to compare them.
+        say: told what was pinned.
     """
 
-    def __init__(self, look: Look, failed: Callable[[BaseException], None]) -> None:
+    def __init__(
+        self, look: Look, failed: Callable[[BaseException], None], pins: Pins | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self._text = look.text()
         self._button = look.button("Simulate too")
         self._button.add_class("pl-action")
@@ -33,8 +39,10 @@ class Why:
         self._button.on_click(lambda _: self._clicked())
         self._simulation = Simulation(self._told, failed, self._ended)
         self._reports: list[Report] = []
+        self._pin = PinButton(look, pins, lambda: self._reports, say, "Pin these")
         self.widget = widgets.HBox(
-            [self._text, self._button], layout=widgets.Layout(align_items="flex-start")
+            [self._text, self._button, self._pin.widget],
+            layout=widgets.Layout(align_items="flex-start"),
         )
         self.widget.add_class("pl-compared")
         self.clear()
@@ -44,6 +52,7 @@ class Why:
         self._simulation.stop()
         self._reports = []
         self._button.disabled = True
+        self._pin.refresh()
         self._text.value = f'<div class="pl-muted">{PROMISE}</div>'
 
     def show(self, predicted: Report | None, measured: Report) -> None:
@@ -52,6 +61,7 @@ class Why:
             return
         self._reports = [predicted, measured]
         self._button.disabled = False
+        self._pin.refresh()
         self._text.value = comparison(self._reports)
 
     def stop(self) -> None:

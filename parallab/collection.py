@@ -1,0 +1,173 @@
+"""Reports by name: several of them in one file, and reading what people saved."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallab.catalog import strategy
+from parallab.compare import compare
+from parallab.errors import ReportError
+from parallab.report import Report
+
+SCHEMA = "parallab.reports/1"
+# A Report of eight ranks and a hundred steps has some megabytes.
+MAX_BYTES = 64 * 2**20
+MIB = 2**20
+
+
+class Named(NamedTuple):
+    """A Report, and what it is called."""
+
+    name: str
+    report: Report
+
+
+def short_name(report: Report) -> str:
+    """What a Report is called where nobody gave it a name.
+
+    That is "zero3 ×4, mini", "3d ×2×2×2 1f1b, nano", or "ddp ×8, gpt2, predicted".
+    """
+    plan = report.plan
+    axes = strategy(plan.strategy).axes
+    degrees = [getattr(plan, axis) for axis in axes] if len(axes) > 1 else [plan.devices]
+    split = f" ×{'×'.join(map(str, degrees))}" if axes else ""
+    schedule = f" {plan.schedule}" if plan.pp > 1 and plan.strategy != "mp" else ""
+    words = f"{plan.strategy}{split}{schedule}, {report.model.name}"
+    return words if report.source == "measured" else f"{words}, {report.source}"
+
+
+def unique(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where it is taken.
+
+    >>> unique("pp ×4, mini", {"pp ×4, mini", "pp ×4, mini (2)"})
+    'pp ×4, mini (3)'
+    """
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name} ({number})"
+    return found
+
+
+def named(reports: Iterable[tuple[str, Report]]) -> list[Named]:
+    """The same with every name once."""
+    found: dict[str, Named] = {}
+    for name, report in reports:
+        free = unique(name, found)
+        found[free] = Named(free, report)
+    return list(found.values())
+
+
+def to_json(reports: Sequence[Named]) -> str:
+    """One Report as its own file has it, several as a collection."""
+    if len(reports) == 1:
+        return json.dumps(reports[0].report.to_dict(), allow_nan=False)
+    rows = [{"name": name, "report": report.to_dict()} for name, report in reports]
+    return json.dumps({"schema": SCHEMA, "reports": rows}, allow_nan=False)
+
+
+def load(path: str | Path) -> list[Named]:
+    """The Reports in a file: one, called as the file, or a collection.
+
+    Raises:
+        ReportError: no such file, too large, or nothing in it that can be compared.
+    """
+    path = Path(path)
+    try:
+        check_size(str(path), path.stat().st_size)
+        data = path.read_bytes()
+    except OSError as error:
+        raise ReportError(f"{path} cannot be read: {error.strerror}.") from error
+    return read(str(path), data)
+
+
+def read(file: str, data: bytes) -> list[Named]:
+    """The same of a file's content.
+
+    Raises:
+        ReportError: see `load`.
+    """
+    check_size(file, len(data))
+    if not data.strip():
+        raise ReportError(f"{file} is empty.")
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ReportError(f"{file} is not JSON, so it holds no Report: {error}.") from error
+    try:
+        if isinstance(content, dict) and content.get("schema") == SCHEMA:
+            return named((str(row["name"]), _checked(row["report"])) for row in content["reports"])
+        return [Named(Path(file).stem, _checked(content))]
+    except ReportError as error:
+        raise ReportError(f"{file}: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise ReportError(f"{file} is a damaged collection of Reports: {error!r}.") from error
+
+
+def check_size(file: str, size_bytes: int) -> None:
+    """Refuses what is too large to be Reports.
+
+    Raises:
+        ReportError: with both sizes.
+    """
+    if size_bytes > MAX_BYTES:
+        raise ReportError(
+            f"{file} has {size_bytes / MIB:,.0f} MiB, and files of Reports are read up to "
+            f"{MAX_BYTES // MIB} MiB: save fewer steps, or fewer Reports in one file."
+        )
+
+
+def paths(words: str) -> list[Path]:
+    """The files that a path, a folder or a pattern such as runs/*.json names, in order.
+
+    Raises:
+        ReportError: there are none.
+    """
+    path = Path(words.strip()).expanduser()
+    if path.is_dir():
+        found = sorted(path.glob("*.json"))
+    elif glob.has_magic(path.name):
+        found = sorted(path.parent.glob(path.name))
+    else:
+        return [path]
+    if not found:
+        raise ReportError(f"There is no {'.json file in' if path.is_dir() else 'file'} {path}.")
+    return found
+
+
+def _checked(data: object) -> Report:
+    """A Report whose figures can be computed: whatever else a file may hold would fail later."""
+    report = Report.from_dict(data)
+    if not report.steps:
+        raise ReportError("This Report has no finished step, so it has no figures to compare.")
+    try:
+        _check_values(report)
+        compare([report])
+    except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError) as error:
+        raise ReportError(f"This Report is damaged: {error!r}.") from error
+    return report
+
+
+def _check_values(report: Report) -> None:
+    """What figures of every rank are added up from, and what they are sorted by."""
+    for rank in report.ranks:
+        rows = [row for step in rank.steps for row in step.communication]
+        spans = [span for step in rank.steps for span in step.spans]
+        numbers: list[Any] = [
+            *rank.coords.values(),
+            *(size for row in rows for size in (row.count, row.payload_bytes, row.wire_bytes)),
+            *(at for span in spans for at in (span.start, span.end)),
+        ]
+        words: list[Any] = [
+            rank.device,
+            rank.host,
+            *(w for row in rows for w in (row.op, row.axis)),
+        ]
+        wrong = [n for n in numbers if not isinstance(n, int | float)]
+        wrong += [word for word in words if not isinstance(word, str)]
+        if wrong:
+            raise TypeError(f"{wrong[0]!r} stands where it cannot, in rank {rank.rank!r}")

@@ -1,0 +1,66 @@
+"""The Compare panel in a real page: pin, open, compare, take along, replay."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from parallab import collection
+from parallab.plots.style import CATEGORY_COLOURS
+from tests.browser.conftest import Notebook, Open, share_of
+from tests.browser.test_panel_pages import choose, lab
+from tests.browser.test_theory_pages import both_themes
+from tests.synthetic import fake_report
+
+
+def downloaded(notebook: Notebook, panel: Any, kind: str) -> bytes:
+    """What the link for that format leads to."""
+    panel.locator(f"button.pl-take-{kind}").click()
+    link = panel.locator(f"a.pl-link[download$='.{kind}']")
+    link.wait_for()
+    with notebook.page.expect_download() as waiting:
+        link.click()
+    assert waiting.value.suggested_filename == f"parallab-comparison.{kind}"
+    return Path(waiting.value.path()).read_bytes()
+
+
+def upload(notebook: Notebook, panel: Any, *files: dict[str, Any]) -> None:
+    with notebook.page.expect_file_chooser() as waiting:
+        panel.locator("button.pl-upload").click()
+    waiting.value.set_files(list(files))
+
+
+def test_two_runs_are_compared_and_taken_along(open_notebook: Open) -> None:
+    notebook = open_notebook(cells=(lab(),))
+    notebook.run_all()
+    notebook.panel("idle")
+    page = choose(notebook, "ddp")
+    assert page.locator("button.pl-pin").first.is_disabled()
+    page.locator("button.pl-run").click()
+    notebook.panel("done").locator("button.pl-pin:enabled").first.click()
+    page.locator("button.pl-tab-compare", has_text="Compare (1)").click()
+    panel = page.locator(".pl-compare:not(.pl-hidden)")
+    saved = json.dumps(fake_report("zero3", steps=6, seq=64).to_dict()).encode()
+    upload(
+        notebook, panel,
+        {"name": "saved.json", "mimeType": "application/json", "buffer": saved},
+        {"name": "notes.json", "mimeType": "application/json", "buffer": b"to do"},
+    )  # fmt: skip
+    panel.locator(".pl-why", has_text="notes.json is not JSON").wait_for()
+    panel.locator(".pl-changes dd", has_text="Strategy ddp → zero3").wait_for()
+    assert panel.locator(".pl-pin-row").count() == 2
+    panel.locator("img.pl-fig").wait_for()
+    both_themes(notebook, panel, "compare")
+    assert share_of(notebook.pixels(1), CATEGORY_COLOURS["optimizer"]) > 0.01
+
+    assert downloaded(notebook, panel, "png").startswith(b"\x89PNG")
+    assert downloaded(notebook, panel, "csv").decode("utf-8-sig").startswith("run,source,model,")
+    again = collection.read("again.json", downloaded(notebook, panel, "json"))
+    assert [pin.name for pin in again] == ["ddp ×4, mini", "saved"]
+    assert b"Strategy ddp \xe2\x86\x92 zero3" in downloaded(notebook, panel, "html")
+
+    panel.locator("button.pl-replay").nth(1).click()
+    done = notebook.panel("done")
+    assert "Replay of a saved run, measured earlier on cpu. Nothing runs now." in done.inner_text()
+    assert notebook.errors() == []
