@@ -27,15 +27,22 @@ from parallab.spec import Model
 
 if TYPE_CHECKING:
     from parallab.advise import advise
+    from parallab.check import check
+    from parallab.classroom import Classroom
     from parallab.cluster import Cluster
     from parallab.hardware import Hardware
     from parallab.panels import Lab
+    from parallab.panels.study import Scaling
     from parallab.predict import predict
     from parallab.simulate import simulate
+    from parallab.source import show_code
+    from parallab.sweep import ranking, summary, sweep
+    from parallab.take_home import take_home
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Classroom",
     "Cluster",
     "ClusterError",
     "CorpusError",
@@ -51,18 +58,33 @@ __all__ = [
     "Replay",
     "Report",
     "ReportError",
+    "Scaling",
     "advise",
+    "check",
     "predict",
+    "ranking",
+    "show_code",
     "simulate",
+    "summary",
+    "sweep",
+    "take_home",
 ]
 
 _LAZY = {
+    "Classroom": "parallab.classroom",
     "Cluster": "parallab.cluster",
     "Hardware": "parallab.hardware",
     "Lab": "parallab.panels",
+    "Scaling": "parallab.panels.study",
     "advise": "parallab.advise",
+    "check": "parallab.check",
     "predict": "parallab.predict",
+    "ranking": "parallab.sweep",
+    "show_code": "parallab.source",
     "simulate": "parallab.simulate",
+    "summary": "parallab.sweep",
+    "sweep": "parallab.sweep",
+    "take_home": "parallab.take_home",
 }
 
 
@@ -74,6 +96,13 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """`%load_ext parallab`: adds the line magic `%parallab`, see `parallab.magic`."""
+    from parallab import magic
+
+    magic.load(shell)
 
 
 class _Package(ModuleType):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from parallab import html
 from parallab.datasheets import GIB, gib
 from parallab.hardware import Hardware
 from parallab.plan import Optimizer, Plan, Precision
@@ -33,6 +34,9 @@ class Rule:
     strategies: tuple[str, ...]
     reason: str
     source: str = SOURCE
+
+    def __str__(self) -> str:
+        return f"{self.situation}\n  {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(html.Shown):
     """The answer of `advise`.
 
     Attributes:
@@ -104,6 +108,17 @@ class Advice:
         """The fastest plan that fits; None where none does."""
         return self.options[0] if self.options else None
 
+    def kind(self, family: str) -> Option:
+        """The fastest of one family that fits, by what a person calls it: "ZeRO-3", "tensor".
+
+        Raises:
+            ValueError: none of it is here.
+        """
+        here = {option.family: option for option in (*self.slower, *reversed(self.options))}
+        if family not in here:
+            raise ValueError(f"No plan of {family!r} is here; there are {', '.join(here)}.")
+        return here[family]
+
     def to_dict(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
         return {
@@ -123,15 +138,19 @@ class Advice:
             "considered": self.considered,
         }
 
+    def __repr__(self) -> str:
+        best = f"{self.best.family}: {describe(self.best.plan)}" if self.best else "nothing fits"
+        return f"<Advice: {self.model.name} on {self.hardware.devices} GPUs, {best}>"
+
     def __str__(self) -> str:
-        parts = [_title(self), f"{self.rule.situation}\n  {self.rule.reason}"]
+        parts = ["\n".join(title(self)), str(self.rule)]
         if self.options:
             lines = [line for i, o in enumerate(self.options) for line in _lines(o, f"{i + 1:>2}.")]
             parts.append("\n".join(["Plans that fit, by the estimated time of a step", *lines]))
         if self.slower:
             lines = [line for option in self.slower for line in _lines(option, "  -")]
             parts.append("\n".join(["The best of the other kinds that fit", *lines]))
-        parts.append("\n".join(_refused(self)))
+        parts.append("\n".join(refused(self)))
         return "\n\n".join(part for part in [*parts, self.remedy] if part)
 
 
@@ -151,7 +170,8 @@ def describe(plan: Plan) -> str:
     return ", ".join(words)
 
 
-def _title(advice: Advice) -> str:
+def title(advice: Advice) -> list[str]:
+    """What was asked: model and hardware, the batch, the room; a line each."""
     hardware, tokens = advice.hardware, advice.batch * advice.seq
     here = hardware.gpu.name == HERE
     where = f"{hardware.devices} ranks on this machine" if here else str(hardware)
@@ -164,12 +184,14 @@ def _title(advice: Advice) -> str:
     ]
     if here:
         lines.append("Speeds are assumed, not known: trust the order more than the seconds.")
-    return "\n".join(lines)
+    return lines
 
 
 def _rooms(hardware: Hardware) -> str:
     least, most = min(hardware.room_bytes), max(hardware.room_bytes)
-    return gib(least) if least == most else f"{least / GIB:,.1f} to {gib(most)}"
+    if least == most:
+        return gib(least)
+    return f"{least / GIB:,.1f} to {gib(most)}" if most >= GIB else f"{gib(least)} to {gib(most)}"
 
 
 def _lines(option: Option, mark: str) -> list[str]:
@@ -177,7 +199,7 @@ def _lines(option: Option, mark: str) -> list[str]:
     pace = step.tokens_per_second / step.devices
     figures = (
         f"{gib(option.need_bytes)} of {gib(option.room_bytes)}",
-        f"{step.seconds:,.3g} s",
+        f"{step.seconds:,.0f} s" if step.seconds >= 100 else f"{step.seconds:.3g} s",
         f"{pace:,.0f} tokens/s each",
         f"{step.utilization:.0%} of the peak",
     )
@@ -187,7 +209,7 @@ def _lines(option: Option, mark: str) -> list[str]:
     ]
 
 
-def _refused(advice: Advice) -> list[str]:
+def refused(advice: Advice) -> list[str]:
     """What does not fit, a line for each way to split, and what cannot be."""
     if not advice.rejections and not advice.impossible:
         return []

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from parallab import html
 from parallab.datasheets import (
     GPUS,
     LINKS,
@@ -52,7 +53,7 @@ class Ring:
 
 
 @dataclass(frozen=True, init=False)
-class Hardware:
+class Hardware(html.Shown):
     """Nodes of equal GPUs, the links between them, and how much of each GPU is free.
 
     >>> hardware = Hardware("h100", nodes=2)

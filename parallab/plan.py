@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from parallab import catalog
+from parallab import catalog, html
 from parallab.catalog import DataAxis
 from parallab.errors import ParallabError, PlanError
 from parallab.spec import Model
@@ -35,7 +35,7 @@ _LIMITS = {"devices": 65_536, "batch": 1_048_576, "seq": 1_048_576, "micro_batch
 
 
 @dataclass(frozen=True, init=False)
-class Plan:
+class Plan(html.Shown):
     """One way to train on several devices.
 
     >>> plan = Plan("zero3", devices=4, batch=8, seq=128)
@@ -286,6 +286,14 @@ class Plan:
         """The inverse of `to_dict`."""
         return cls(**{k: v for k, v in data.items() if k in cls.__dataclass_fields__})
 
+    def __repr__(self) -> str:
+        """What makes this plan again: what is not usual for its strategy and devices."""
+        axes = catalog.strategy(self.strategy).axes
+        shown = {"devices": self.devices, **{a: getattr(self, a) for a in axes if len(axes) > 1}}
+        usual = Plan(self.strategy, **shown).to_dict()
+        shown |= {name: value for name, value in self.to_dict().items() if value != usual[name]}
+        return f"Plan({self.strategy!r}, {', '.join(f'{n}={v!r}' for n, v in shown.items())})"
+
     def __str__(self) -> str:
         degrees = " ".join(f"{a}={getattr(self, a)}" for a in ("dp", "pp", "tp"))
         parts = [f"{self.strategy} on {self.devices} ({degrees})"]
@@ -352,7 +360,7 @@ def _degrees(
     known = {axis: degree for axis, degree in given.items() if degree is not None}
     missing = [axis for axis in row.axes if axis not in known]
     if devices is None:
-        usual = _product([*known.values(), *[2] * len(missing)])
+        usual = math.prod(known.values()) * 2 ** len(missing)
         devices = usual if known or len(row.axes) > 1 else (4 if row.axes else 1)
     if not row.axes and devices != 1:
         raise PlanError(
@@ -360,10 +368,10 @@ def _degrees(
             "strategy such as ddp or zero3."
         )
     for axis in reversed(missing):
-        rest = max(1, devices // _product(list(known.values())))
+        rest = max(1, devices // math.prod(known.values()))
         known[axis] = rest if axis == missing[0] else 1 + (rest % 2 == 0)
     degrees = {axis: known.get(axis, 1) for axis in given}
-    product = _product(list(degrees.values()))
+    product = math.prod(degrees.values())
     if product != devices:
         raise PlanError(
             f"dp={degrees['dp']} × pp={degrees['pp']} × tp={degrees['tp']} is {product} ranks, but "
@@ -384,10 +392,3 @@ def _stage(row: catalog.Strategy, zero: int | None) -> int:
             f"{'zero' + str(zero) if zero else 'ddp'}, or a composition such as 3d."
         )
     return zero
-
-
-def _product(numbers: list[int]) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from parallab import html
 from parallab.errors import ParallabError, ReportError
 from parallab.plan import Plan
 from parallab.spec import Model
@@ -164,7 +165,7 @@ class Rank:
 
 
 @dataclass
-class Report:
+class Report(html.Shown):
     """What a plan costs for a model.
 
     >>> report = Report.load("run.json")       # doctest: +SKIP
@@ -199,10 +200,10 @@ class Report:
         return max((rank.peak.peak_bytes for rank in self.ranks if rank.steps), default=0)
 
     @property
-    def step_seconds(self) -> float | None:
-        """Median duration of the untraced steps after the first; of any step where there is none.
+    def timed_seconds(self) -> list[float]:
+        """Durations of the untraced steps after the first; of all steps where there is none.
 
-        A step takes as long as its slowest rank.
+        A step takes as long as its slowest rank. Empty where nothing ran.
         """
         slowest: dict[bool, list[float]] = {True: [], False: []}
         for step in range(self.steps):
@@ -211,8 +212,13 @@ class Report:
             if known:
                 timed = step > 0 and not any(r.steps[step].traced for r in self.ranks)
                 slowest[timed].append(max(known))
-        chosen = slowest[True] or slowest[False]
-        return statistics.median(chosen) if chosen else None
+        return slowest[True] or slowest[False]
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The median of `timed_seconds`."""
+        timed = self.timed_seconds
+        return statistics.median(timed) if timed else None
 
     @property
     def bubble(self) -> Bubble | None:
@@ -366,6 +372,11 @@ class Report:
 
     def __repr__(self) -> str:
         return f"<{self.source} Report: {self.model.name}, {self.plan}, {self.steps} steps>"
+
+    def __str__(self) -> str:
+        from parallab.text import report_text
+
+        return report_text(self)
 
 
 def mean_loss(losses: Iterable[float | None]) -> float:

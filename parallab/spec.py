@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Literal
 
-from parallab import shapes
+from parallab import html, shapes
 from parallab.errors import ModelError
 from parallab.presets import PRESETS
 from parallab.shapes import Shape, Shapes, count
@@ -46,7 +46,7 @@ _FLAGS = ("qk_norm", "qkv_bias", "out_bias", "mlp_bias", "tied", "parallel", "he
 
 
 @dataclass(frozen=True, init=False)
-class Model:
+class Model(html.Shown):
     """A decoder-only transformer's sizes.
 
     `Model("mini")` takes a preset (`parallab models` lists them); keywords replace single sizes
@@ -329,6 +329,19 @@ class Model:
         from parallab import configs
 
         return configs.model(config, name)
+
+    def __repr__(self) -> str:
+        """What makes this model again: a preset's name, and the sizes that differ from it."""
+        needed = {f: getattr(self, f) for f in ("layers", "hidden", "heads", "head_dim", "ffn",
+                                                "vocab")}  # fmt: skip
+        sizes = {} if self.name in PRESETS else needed
+        usual = Model(self.name, **sizes).to_dict()
+        own = self.to_dict()
+        changed = {f for f in self.__dataclass_fields__ if own[f] != usual[f]}
+        if changed & {"hidden", "heads", "head_dim"}:  # which others would follow
+            changed |= {"kv_heads", "head_dim", "value_dim", "rotary_dim"}
+        sizes |= {f: own[f] for f in self.__dataclass_fields__ if f in changed}
+        return f"Model({', '.join([repr(self.name), *(f'{f}={v!r}' for f, v in sizes.items())])})"
 
     def __str__(self) -> str:
         active = f", {self.active_parameters / 1e6:,.1f} M active" if self.experts else ""

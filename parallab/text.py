@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from parallab.predict.bubble import bubble
 from parallab.predict.placement import stage_lines
 from parallab.report import CATEGORIES, WARM_STEP, Rank, Report, Step, sent
+from parallab.tables import aligned
 
 # A wider matrix would not fit a terminal.
 TRAFFIC_RANKS = 16
 UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Columns under their headings: the first `left` flush left, numbers flush right."""
-    columns = list(zip(head, *rows, strict=True))
-    widths = [max(map(len, column)) for column in columns]
-    lines = []
-    for row in (head, *rows):
-        cells = [
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def report_text(report: Report) -> str:
@@ -65,7 +51,7 @@ def _memory(report: Report) -> str:
     numbers = sorted({step.step for step in steps})
     which = f" in step{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
     title = f"Memory at its peak, {report.source}{which if _ran(report) else ''}, in {unit}"
-    return f"{title}\n{table(('rank', 'device', 'peak', *shown), rows, left=2)}"
+    return f"{title}\n{aligned(('rank', 'device', 'peak', *shown), rows, left=2)}"
 
 
 def _ran(report: Report) -> bool:
@@ -108,7 +94,7 @@ def _communication(report: Report) -> str:
     )
     if last < WARM_STEP and _ran(report):
         title += f"\n(bytes settle in step {WARM_STEP}: train {WARM_STEP + 1} steps or more)"
-    return f"{title}\n{table(('operation', 'axis', 'calls', 'payload', 'wire'), rows, left=2)}"
+    return f"{title}\n{aligned(('operation', 'axis', 'calls', 'payload', 'wire'), rows, left=2)}"
 
 
 def _traffic(report: Report) -> str:
@@ -128,7 +114,7 @@ def _traffic(report: Report) -> str:
         f"Sent{f' in step {last}' if _ran(report) else ''}, from row to column, in {unit}\n"
         f"(payload {report.source}, its way computed for ideal rings)"
     )
-    return f"{title}\n{table(('to rank', *(str(rank.rank) for rank in report.ranks)), rows)}"
+    return f"{title}\n{aligned(('to rank', *(str(rank.rank) for rank in report.ranks)), rows)}"
 
 
 def _pace(report: Report) -> str:

@@ -16,10 +16,10 @@ import pytest
 
 import parallab as pl
 from parallab.cli import main, watch
-from parallab.cli.tables import report_text
 from parallab.cluster import Verification, room
 from parallab.progress import Progress
 from parallab.rank.corpus import Corpus
+from parallab.text import report_text
 from tests.recorded import recorded
 
 

@@ -46,7 +46,7 @@ def test_a_script_needs_no_main_guard_and_leaves_nothing_behind(tmp_path):
         lines = []
         cluster = pl.Cluster(2, 'cpu', on_status=lines.append)
         print(lines)
-        print({RUN})
+        print(repr({RUN}))
         print([p.pid for p in psutil.Process().children(recursive=True)])
         started = time.monotonic()
         cluster.shutdown()

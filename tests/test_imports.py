@@ -63,9 +63,10 @@ def test_a_ranks_code_needs_no_front_end(package):
 def test_all_is_the_public_interface():
     assert parallab.__all__ == sorted(parallab.__all__)
     assert set(parallab.__all__) == {
-        "Cluster", "ClusterError", "CorpusError", "Hardware", "HardwareError", "Lab", "Model",
-        "ModelError", "ParallabError", "Plan", "PlanError", "RankError", "Replay", "Report",
-        "ReportError", "advise", "predict", "simulate",
+        "Classroom", "Cluster", "ClusterError", "CorpusError", "Hardware", "HardwareError", "Lab",
+        "Model", "ModelError", "ParallabError", "Plan", "PlanError", "RankError", "Replay",
+        "Report", "ReportError", "Scaling", "advise", "check", "predict", "ranking", "show_code",
+        "simulate", "summary", "sweep", "take_home",
     }  # fmt: skip
 
 

@@ -66,3 +66,32 @@ def test_lab_without_a_checkout(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(lab, "FIRST_LAB", nowhere)
     assert main(["lab", str(nowhere)]) == 2
     assert "The labs come with a checkout" in capsys.readouterr().err
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """The terminal of a JupyterHub server that shows a folder, and the address of a lab in it."""
+    monkeypatch.setenv("JUPYTERHUB_SERVICE_PREFIX", "/user/ada/")
+    monkeypatch.setenv("JUPYTER_SERVER_ROOT", str(tmp_path))
+    monkeypatch.setattr(os, "execv", lambda path, argv: sys.exit(f"started {argv}"))
+    notebook = tmp_path / "my labs" / "00_start.ipynb"
+    notebook.parent.mkdir()
+    notebook.touch()
+    return notebook
+
+
+def test_in_jupyterhub_the_running_lab_is_used(hub, capsys):
+    assert main(["lab", str(hub)]) == 0
+    said = capsys.readouterr().out
+    assert said.endswith("Open /user/ada/lab/tree/my%20labs/00_start.ipynb\n")
+
+
+def test_in_jupyterhub_a_lab_that_it_does_not_show_is_refused(hub, capsys, monkeypatch):
+    monkeypatch.setenv("JUPYTER_SERVER_ROOT", str(hub.parent / "elsewhere"))
+    assert main(["lab", str(hub)]) == 2
+    assert "is not in it; `cp -r" in capsys.readouterr().err
+
+
+def test_in_jupyterhub_a_port_starts_a_lab_all_the_same(hub):
+    with pytest.raises(SystemExit, match="started"):
+        main(["lab", str(hub), "--port", "0"])

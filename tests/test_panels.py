@@ -265,6 +265,19 @@ def test_release(make):
     assert "Released." in text(lab)
 
 
+def test_what_is_chosen_can_be_taken_home(make):
+    lab = make()
+    click(lab, "pl-strategy-zero2")
+    click(lab, "pl-home")
+    assert "torchrun --standalone --nproc-per-node=4 -m parallab run" in text(lab)
+    assert "&quot;strategy&quot;: &quot;zero2&quot;" in text(lab)
+    click(lab, "pl-home")
+    assert "torchrun" not in text(lab)
+    click(lab, "pl-home")
+    click(lab, "pl-strategy-ddp")  # another plan: what was shown is not its
+    assert "torchrun" not in text(lab)
+
+
 def test_everything_is_sent_again_after_the_end(make):
     lab = make()
     lab.run(Model("nano"), Plan("ddp"), 2)

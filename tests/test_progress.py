@@ -3,7 +3,7 @@
 import pytest
 
 import parallab as pl
-from parallab.progress import FINISHED, Progress
+from parallab.progress import FINISHED, Progress, step_ends
 from parallab.report import Memory, Rank, Step
 
 
@@ -78,3 +78,34 @@ def test_a_stopped_replays_result_holds_what_was_played():
 def test_a_replay_must_move_on(steps_per_poll):
     with pytest.raises(ValueError, match="steps_per_poll"):
         replayed(3, steps_per_poll=steps_per_poll)
+
+
+def test_replay_by_the_clock():
+    now = [100.0]
+    _, run = replayed(3, speed=2, clock=lambda: now[0])
+    seen = []
+    for later in (0.0, 0.049, 0.002, 0.05, 0.05):
+        now[0] += later
+        seen.append(len(run.poll().steps))
+    assert seen == [0, 0, 1, 1, 1]
+    assert run.poll().state == "done"
+    with pytest.raises(ValueError, match="speed=0"):
+        replayed(3, speed=0)
+
+
+def test_a_replays_pauses_are_the_runs():
+    report, _ = replayed(2)
+    for rank in report.ranks:
+        for step, begin in zip(rank.steps, (50.0, 53.0), strict=True):
+            step.begin = begin + 0.01 * rank.rank
+    assert step_ends(report) == pytest.approx([0.1, 3.1])
+    assert step_ends(replayed(0)[0]) == []
+
+
+def test_what_took_no_time_is_played_step_by_step():
+    report, _ = replayed(2)
+    for rank in report.ranks:
+        for step in rank.steps:
+            step.seconds = None
+    run = pl.Replay(report, speed=1)
+    assert [len(run.poll().steps) for _ in range(2)] == [1, 1]

@@ -155,7 +155,7 @@ def test_the_first_lab_is_there():
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda n: n.name)
 def test_notebook_is_short(notebook):
-    assert len(cells(notebook)) <= (12 if notebook.name.startswith("00") else 15)
+    assert len(cells(notebook)) <= 15
     for cell in code_cells(notebook):
         assert len("".join(cell["source"]).splitlines()) <= 10
 
@@ -173,5 +173,11 @@ def test_notebook_holds_no_logic(notebook):
     for cell in code_cells(notebook):
         source = "".join(cell["source"])
         plain = "\n".join(line for line in source.splitlines() if not line.startswith(("%", "!")))
-        logic = [node for node in ast.walk(ast.parse(plain)) if isinstance(node, LOGIC)]
+        # A learner writes functions; test_labs sees that none has a body yet.
+        allowed = ast.FunctionDef if "exercise" in cell["metadata"].get("tags", []) else ()
+        logic = [
+            node
+            for node in ast.walk(ast.parse(plain))
+            if isinstance(node, LOGIC) and not isinstance(node, allowed)
+        ]
         assert logic == [], f"logic belongs in the package: {source}"

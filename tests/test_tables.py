@@ -1,8 +1,9 @@
 """A Report as text: which figures, in which unit, labelled as what."""
 
 import parallab as pl
-from parallab.cli.tables import report_text, table
 from parallab.report import Communication, Span
+from parallab.tables import aligned
+from parallab.text import report_text
 from tests.recorded import recorded
 
 
@@ -93,7 +94,7 @@ Bubble  idle/total 25.0% measured, 33.3% by the schedule; idle/ideal 33.3% and 5
         (4 ranks share 2 cores: some wait for those)""")
 
 
-def test_table():
-    assert table(("a", "bb"), [("xxx", "1"), ("y", "22,000")]) == (
+def test_columns_are_aligned():
+    assert aligned(("a", "bb"), [("xxx", "1"), ("y", "22,000")]) == (
         "a        bb\nxxx       1\ny    22,000"
     )

@@ -6,10 +6,11 @@ import argparse
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parallab.cli.arguments import (
     DEFAULT_DEVICES,
+    DEFAULT_MODEL,
     Commands,
     add_command,
     add_model_flag,
@@ -19,6 +20,10 @@ from parallab.cli.arguments import (
 )
 from parallab.datasheets import GIB, GPUS, LINKS, NETWORKS, preset_of
 from parallab.plan import CHOICES
+from parallab.spec import Model
+
+if TYPE_CHECKING:
+    from parallab.advice import Advice
 
 
 def add_commands(commands: Commands) -> None:
@@ -68,22 +73,37 @@ def add_commands(commands: Commands) -> None:
 
 def give_advice(args: argparse.Namespace) -> int:
     """Prints the advice, or writes it as JSON."""
-    from parallab.advise import advise
-
-    hardware = _hardware(args) if args.gpu else _here(args)
-    advice = advise(
-        args.model, **hardware, headroom=args.headroom, batch=args.batch, seq=args.seq,
-        precision=args.precision, optimizer=args.optimizer, limit=args.limit,
-    )  # fmt: skip
+    advice = advice_for(args)
     if args.json != "-":
         print(advice)
+    write_advice(advice, args)
+    return 0
+
+
+def advice_for(args: argparse.Namespace) -> Advice:
+    """What the flags ask for.
+
+    Raises:
+        HardwareError, PlanError, ModelError: there can be no advice.
+    """
+    from parallab.advise import advise
+
+    model = args.model or Model(DEFAULT_MODEL)
+    hardware = _hardware(args) if args.gpu else _here(args)
+    return advise(
+        model, **hardware, headroom=args.headroom, batch=args.batch, seq=args.seq,
+        precision=args.precision, optimizer=args.optimizer, limit=args.limit,
+    )  # fmt: skip
+
+
+def write_advice(advice: Advice, args: argparse.Namespace) -> None:
+    """Writes it as JSON where that was asked for."""
     if args.json:
         text = json.dumps(advice.to_dict(), allow_nan=False)
         if args.json == "-":
             print(text)
         else:
             Path(args.json).write_text(text, encoding="utf-8")
-    return 0
 
 
 def _hardware(args: argparse.Namespace) -> dict[str, Any]:

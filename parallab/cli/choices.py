@@ -8,8 +8,8 @@ import textwrap
 
 from parallab.catalog import STRATEGIES
 from parallab.cli.arguments import Commands, add_command
-from parallab.cli.tables import table
 from parallab.spec import PRESETS, Model
+from parallab.tables import aligned
 
 
 def add_commands(commands: Commands) -> None:
@@ -28,7 +28,7 @@ def list_models(_: argparse.Namespace) -> int:
         sizes = (m.parameters, m.layers, m.hidden, heads, m.ffn, m.vocab, m.context)
         rows.append((name, *(f"{size:,}" if isinstance(size, int) else size for size in sizes)))
     head = ("model", "parameters", "layers", "hidden", "heads/kv", "ffn", "vocab", "context")
-    print(table(head, rows))
+    print(aligned(head, rows))
     return 0
 
 
@@ -58,5 +58,5 @@ def list_gpus(_: argparse.Namespace) -> int:
          f"{gpu.free_bytes / 2**30:,.1f}", f"{gpu.total_bytes / 2**30:,.1f}")
         for gpu in found
     ]  # fmt: skip
-    print(table(("gpu", "name", "free", "GiB free", "GiB in all"), rows, left=3))
+    print(aligned(("gpu", "name", "free", "GiB free", "GiB in all"), rows, left=3))
     return 0

@@ -32,10 +32,43 @@ def add_commands(commands: Commands) -> None:
 def open_lab(args: argparse.Namespace) -> int:
     """Becomes `jupyter lab`, so that signals, the exit status and its own configuration are its.
 
+    In a terminal of JupyterHub, where a JupyterLab runs already, it says where the notebook is.
+
     Raises:
         PlanError: no JupyterLab, or no such notebook.
     """
-    os.execv(sys.executable, jupyter_command(args))  # noqa: S606
+    prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX")
+    if not prefix or args.port is not None or args.rest:
+        os.execv(sys.executable, jupyter_command(args))  # noqa: S606
+    print(f"JupyterHub runs a JupyterLab for you already. Open {hub_address(prefix, args)}")
+    return 0
+
+
+def hub_address(prefix: str, args: argparse.Namespace) -> str:
+    """Where the person's own server of JupyterHub shows the notebook.
+
+    Raises:
+        PlanError: no such notebook, or outside of the folder that the server shows.
+    """
+    _check_notebook(args.notebook)
+    root = Path(os.environ.get("JUPYTER_SERVER_ROOT", Path.home())).resolve()
+    notebook = args.notebook.resolve()
+    if not notebook.is_relative_to(root):
+        raise PlanError(
+            f"JupyterHub shows {root}, and {notebook} is not in it; "
+            f"`cp -r {notebook.parent} {root}` brings it there. --port=0 starts another JupyterLab."
+        )
+    address = f"{prefix.rstrip('/')}/lab/tree/{quote(notebook.relative_to(root).as_posix())}"
+    host = os.environ.get("JUPYTERHUB_HOST", "")  # set where each person has a domain
+    return host + address
+
+
+def _check_notebook(notebook: Path) -> None:
+    if not notebook.exists():
+        hint = ""
+        if notebook == FIRST_LAB:
+            hint = " The labs come with a checkout: clone the repository and `pip install -e .`."
+        raise PlanError(f"There is no notebook {notebook}.{hint}")
 
 
 def jupyter_command(args: argparse.Namespace) -> list[str]:
@@ -44,11 +77,7 @@ def jupyter_command(args: argparse.Namespace) -> list[str]:
         raise PlanError(
             f"JupyterLab is not installed for {sys.executable}; `pip install jupyterlab` adds it."
         )
-    if not args.notebook.exists():
-        hint = ""
-        if args.notebook == FIRST_LAB:
-            hint = " The labs come with a checkout: clone the repository and `pip install -e .`."
-        raise PlanError(f"There is no notebook {args.notebook}.{hint}")
+    _check_notebook(args.notebook)
     command = [sys.executable, "-m", "jupyterlab", str(args.notebook)]
     if args.notebook.is_file():
         # Without this, the address printed for a browser elsewhere opens no notebook.

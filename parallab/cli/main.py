@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import parallab
-from parallab.cli import advise, choices, compare, lab, measure, theory
+from parallab.cli import advise, choices, compare, lab, measure, take_home, theory
 from parallab.errors import (
     CorpusError,
     HardwareError,
@@ -23,6 +23,7 @@ from parallab.errors import (
     RankError,
     ReportError,
 )
+from parallab.rank.launched import rank_here
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 
@@ -32,7 +33,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with one line on standard error."""
-        self.exit(REFUSED, f"{self.prog}: error: {message}\n")
+        self.exit(REFUSED, f"{self.prog}: error: {message}\n" if rank_here() == 0 else None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -86,21 +87,23 @@ def replace_closed_streams() -> None:
 
 def complain(args: argparse.Namespace, error: Exception | str, status: int) -> int:
     """Says in one line what went wrong; `--verbose` adds the traceback of the rank that failed."""
+    if status == REFUSED and rank_here():  # torchrun's rank 0 says the same
+        return status
     print(f"{args.parser.prog}: error: {' '.join(str(error).split())}", file=sys.stderr)
     if isinstance(error, RankError) and getattr(args, "verbose", False):
         print(error.details, file=sys.stderr)
     return status
 
 
-def make_parser() -> Parser:
+def make_parser(kind: type[Parser] = Parser, prog: str = "parallab") -> Parser:
     """Every command with its flags."""
-    parser = Parser(
-        prog="parallab",
+    parser = kind(
+        prog=prog,
         allow_abbrev=False,
         description="A lab for parallel training: what a strategy costs in memory and on the wire.",
     )
     parser.add_argument("--version", action="version", version=f"parallab {parallab.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for module in (lab, measure, theory, compare, advise, choices):
+    for module in (lab, measure, theory, compare, advise, take_home, choices):
         module.add_commands(commands)
     return parser

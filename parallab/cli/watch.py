@@ -46,10 +46,13 @@ def counted_interrupts() -> Iterator[Interrupts]:
         signal.signal(signal.SIGINT, before)
 
 
-def follow(run: Run) -> tuple[Report, bool]:
+def follow(run: Run, say: Callable[[str], None] | None = None) -> tuple[Report, bool]:
     """Waits for the end of a run, with a progress bar where standard error is a terminal.
 
     The first Ctrl-C stops the run after its current step.
+
+    Args:
+        say: is told in words how far the run is, for where there is no terminal.
 
     Returns:
         The Report of what was finished, and whether Ctrl-C ended it.
@@ -66,6 +69,8 @@ def follow(run: Run) -> tuple[Report, bool]:
                 run.stop()
                 bar.write("Stopping after this step; Ctrl-C again ends at once.", file=sys.stderr)
             progress = run.poll()
+            if say is not None:
+                say(progress.message)
             if progress.steps:
                 loss = mean_loss(step.loss for step in progress.steps[-1])
                 bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -45,6 +45,10 @@ class Cluster:
             there are any.
         timeout: seconds that a rank waits for the others in one collective before it gives up.
         on_status: called with a line such as "Starting engines 3/4", from any thread.
+
+    Attributes:
+        cap_bytes: the most that each rank of a run may hold, one number or one for each engine; a
+            rank that needs more runs out of memory. None for all that there is.
 
     Raises:
         PlanError: this machine has no room for n engines; the message says for how many it has.
@@ -106,6 +110,7 @@ class Cluster:
         self._run: LiveRun | None = None
         self._verifying = False
         self._held_bytes = 0
+        self.cap_bytes: int | Sequence[int] | None = None
         # Held by whoever works with the engines: a run until its engines are healed, verify, ….
         self.turn = threading.Lock()
         # Also at exit, and when nobody refers to this cluster any more.
@@ -189,7 +194,8 @@ class Cluster:
         """
         self._check_open()
         steps = check_steps(steps)
-        options = check_request(self._pool, model, plan, seed, text, trace_every)
+        caps = self.cap_bytes
+        options = check_request(self._pool, model, plan, seed, text, trace_every, caps)
         with self._claim:
             self._check_free()
             self._check_room(model, plan)
@@ -245,7 +251,7 @@ class Cluster:
 
     def _verify(self, model: Model, plan: Plan, steps: int, options: Options) -> Verification:
         pool = self.ready(self._say)
-        clear(pool)
+        clear(pool, self._say)
         calls = {
             rank: pool.call(rank, engine.verify, {**task, "steps": steps})
             for rank, task in tasks(pool, model, plan, options).items()
@@ -258,7 +264,7 @@ class Cluster:
         if outcome.error is not None:
             self.mend()
             raise outcome.error
-        clear(pool)
+        clear(pool, self._say)
         return Verification.from_ranks(
             plan, [outcome.results[rank]["verified"] for rank in sorted(calls)]
         )
@@ -274,7 +280,7 @@ class Cluster:
         with self._claim:
             self._check_free()
             with self.turn:
-                clear(self.ready(self._say))
+                clear(self.ready(self._say), self._say)
                 self._held_bytes = 0
 
     def recover(self) -> list[int]:

@@ -99,7 +99,7 @@ def begin(task: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         task: rank, world, address, port, backend, timeout (seconds a collective may wait), gpu
             (its number on this host, None for the CPU), and the run: model, plan, seed, text,
-            trace_every.
+            trace_every, cap_bytes.
 
     Returns:
         {"place": Trainer.describe()}, or {"failure"}.
@@ -108,7 +108,8 @@ def begin(task: Mapping[str, Any]) -> dict[str, Any]:
         from parallab.rank.trainer import Trainer
 
         model, plan, device, options = _join(task)
-        trainer = Trainer(model, plan, device, trace_every=task["trace_every"], **options)
+        options |= {"trace_every": task["trace_every"], "cap_bytes": task["cap_bytes"]}
+        trainer = Trainer(model, plan, device, **options)
         _kept.trainer = trainer
         _show(model=trainer.module, optimizer=trainer.optimizer, mesh=trainer.mesh)
         return {"place": {**trainer.describe(), "rank": task["rank"]}}
@@ -179,21 +180,38 @@ def failure(error: BaseException) -> dict[str, Any]:
         group did not form. torch counts failed groups on this rank alone, and with another count
         than its peers' the next group would hang, so such an engine is to be restarted.
     """
-    import torch
     import torch.distributed as dist
 
     text = "".join(traceback.format_exception(error))
-    message = str(error) or type(error).__name__
+    # A pipeline schedule wraps what a pass raises into an error of its own.
+    full = next(filter(_out_of_memory, _causes(error)), None)
+    told = full or error
+    message = str(told) or type(told).__name__
     traceback.clear_frames(error.__traceback__)
     return {
-        "type": type(error).__name__,
+        "type": type(told).__name__,
         "message": message[:2000],
         "traceback": text[-20_000:],
-        "out_of_memory": isinstance(error, (torch.OutOfMemoryError, MemoryError))
-        or "DefaultCPUAllocator: can't allocate memory" in message,
+        "out_of_memory": full is not None,
         "time": time.time(),
         "spoiled": not dist.is_initialized(),
     }
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what caused it, and so on."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    import torch
+
+    return (
+        isinstance(error, (torch.OutOfMemoryError, MemoryError))
+        or "DefaultCPUAllocator: can't allocate memory" in str(error)
+    )  # fmt: skip
 
 
 def _join(task: Mapping[str, Any]) -> tuple[Any, Any, torch.device, dict[str, Any]]:

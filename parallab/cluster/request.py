@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from parallab.rank.corpus import check_text
 from parallab.spec import Model
 
 MAX_TRACE_EVERY = 1_000_000
+MAX_CAP_BYTES = 2**50
 
 
 @dataclass(frozen=True)
@@ -25,15 +27,23 @@ class Options:
         seed: of the first weights and of the batches.
         text: absolute path of a text file; None takes Python's own sources.
         trace_every: memory is followed by category on every n-th step.
+        cap_bytes: the most that each rank may hold; None for all that there is.
     """
 
     seed: int
     text: str | None
     trace_every: int
+    cap_bytes: tuple[int, ...] | None = None
 
 
 def check_request(
-    pool: Pool, model: Model, plan: Plan, seed: int, text: str | None, trace_every: int = 5
+    pool: Pool,
+    model: Model,
+    plan: Plan,
+    seed: int,
+    text: str | None,
+    trace_every: int = 5,
+    cap_bytes: int | Sequence[int] | None = None,
 ) -> Options:
     """Holds a plan against the engines, and the options against sense.
 
@@ -63,7 +73,7 @@ def check_request(
         if pool.owned:
             check_text(str(path), plan.seq)
         text = str(path)
-    return Options(seed, text, trace_every)
+    return Options(seed, text, trace_every, _check_caps(cap_bytes, plan.devices, pool.n))
 
 
 def check_room(pool: Pool, model: Model, plan: Plan, held_bytes: int) -> int:
@@ -90,6 +100,23 @@ def check_room(pool: Pool, model: Model, plan: Plan, held_bytes: int) -> int:
     if free is not None:
         room.check_fits(model, plan, free, shared)
     return room.needed_bytes(model, plan, shared)
+
+
+def _check_caps(
+    caps: int | Sequence[int] | None, devices: int, engines: int
+) -> tuple[int, ...] | None:
+    """One cap for each rank of the plan, from one for all, or from one for each engine."""
+    if caps is None:
+        return None
+    each = [caps] * engines if isinstance(caps, int) else list(caps)
+    if len(each) != engines:
+        raise PlanError(
+            f"cap_bytes names {len(each)} engines, and there are {engines}; give one number for "
+            "all, or one for each."
+        )
+    for cap in each:
+        _check_number("cap_bytes", cap, 1, MAX_CAP_BYTES)
+    return tuple(each[:devices])
 
 
 def _check_number(name: str, value: object, least: int, most: int) -> None:

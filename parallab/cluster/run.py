@@ -6,8 +6,8 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
 from parallab.cluster import engine
 from parallab.cluster.calls import Outcome, gather
@@ -106,6 +106,16 @@ class LiveRun:
                 self._state = "stopping"
                 self._message = "Stopping after the current step."
 
+    def wait(self, timeout: float | None = None) -> Self:
+        """Waits for the end, whatever it is: `error` says in words why a run failed.
+
+        Raises:
+            TimeoutError: it is still running after `timeout` seconds.
+        """
+        if not self._over.wait(timeout):
+            raise TimeoutError(f"The run is still under way after {timeout} s: {self._message}")
+        return self
+
     def result(self, timeout: float | None = None) -> Report:
         """Waits for the end and returns the Report.
 
@@ -115,8 +125,7 @@ class LiveRun:
             PlanError, ModelError, CorpusError: an engine found that the request cannot work.
             TimeoutError: it is still running after `timeout` seconds.
         """
-        if not self._over.wait(timeout):
-            raise TimeoutError(f"The run is still under way after {timeout} s: {self._message}")
+        self.wait(timeout)
         if self.error is not None:
             raise self.error
         return self.report
@@ -162,10 +171,10 @@ class LiveRun:
 
     def _begin(self, pool: Pool) -> None:
         """Makes the ranks meet and build their parts of the model."""
-        clear(pool)
+        clear(pool, self._say)
         self._say(f"{self.plan.devices} ranks build {self.model.name}.", "running")
         calls = {
-            rank: pool.call(rank, engine.begin, {**task, "trace_every": self.options.trace_every})
+            rank: pool.call(rank, engine.begin, task)
             for rank, task in tasks(pool, self.model, self.plan, self.options).items()
         }
         outcome = self._gather(pool, calls, "while building the model")
@@ -230,13 +239,15 @@ class LiveRun:
         self._over.set()
 
 
-def clear(pool: Pool) -> None:
-    """Frees what the last run left on every engine.
+def clear(pool: Pool, say: Callable[[str], None]) -> None:
+    """Frees what the last run left on every engine; restarts one that died just before.
 
     Raises:
         ClusterError: an engine is busy with something else.
     """
     silent = pool.silent()
+    if silent and pool.heal(say):
+        silent = pool.silent()
     if silent:
         raise ClusterError(
             f"{name_ranks(silent)} did not answer within {ANSWER_SECONDS:.0f} s, being busy with "
@@ -254,7 +265,8 @@ def tasks(pool: Pool, model: Model, plan: Plan, options: Options) -> dict[int, d
             "rank": rank, "world": plan.devices, "address": address, "port": port,
             "backend": pool.backend, "timeout": pool.timeout, "gpu": pool.gpu(rank),
             "model": model.to_dict(), "plan": plan.to_dict(),
-            "seed": options.seed, "text": options.text,
+            "seed": options.seed, "text": options.text, "trace_every": options.trace_every,
+            "cap_bytes": options.cap_bytes[rank] if options.cap_bytes else None,
         }
         for rank in range(plan.devices)
     }  # fmt: skip
@@ -286,5 +298,6 @@ def environment(pool: Pool, places: list[dict[str, Any]], options: Options) -> d
         "text": options.text or "Python standard library",
         "corpus": places[0]["corpus"],
         "trace_every": options.trace_every,
+        "cap_bytes": list(options.cap_bytes) if options.cap_bytes else None,
         "warm_step": WARM_STEP,
     }

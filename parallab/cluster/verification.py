@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parallab import html
 from parallab.plan import Plan
 from parallab.report import mean_loss
 
@@ -24,7 +25,7 @@ WEIGHT_TOLERANCE = {
 
 
 @dataclass(frozen=True)
-class Verification:
+class Verification(html.Shown):
     """A plan held against one device, on the same text and for the same steps.
 
     Attributes:
@@ -96,6 +97,9 @@ class Verification:
     def ok(self) -> bool:
         """Whether the plan trained the same model."""
         return self.finite and self.first_divergence is None
+
+    def __repr__(self) -> str:
+        return f"<Verification: {str(self).splitlines()[0]}>"
 
     def __str__(self) -> str:
         verdict = "trains the same model as" if self.ok else "does NOT train the same model as"

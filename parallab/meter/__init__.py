@@ -36,11 +36,14 @@ class Meter:
     Args:
         device: where the rank trains.
         axes: process-group name -> mesh axis ("dp", "pp", "tp"); other groups are "world".
+        cap_bytes: the most that training may hold; more raises `torch.OutOfMemoryError`.
     """
 
-    def __init__(self, device: torch.device, axes: Mapping[str, str]) -> None:
+    def __init__(
+        self, device: torch.device, axes: Mapping[str, str], cap_bytes: int | None = None
+    ) -> None:
         self._timeline = Timeline(device)
-        self._memory = MemoryMeter(device, self._timeline)
+        self._memory = MemoryMeter(device, self._timeline, cap_bytes)
         self._communication = CommunicationMeter(axes, self._timeline, timed=device.type == "cpu")
         self._index = -1
         self._traced = False

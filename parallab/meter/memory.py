@@ -38,18 +38,25 @@ class MemoryMeter:
     Where the CPU's allocator cannot be read (`total_bytes` is None), traced steps have no workspace
     and the peak of untraced ones is the sum of the model's states.
 
+    A cap stands for what others leave of the device: the first look that finds more raises
+    `torch.OutOfMemoryError`, as the allocator does where there is no more.
+
     Args:
         device: whose memory.
         timeline: the clock and the current phase.
+        cap_bytes: the most that training may hold; None for all that there is.
     """
 
-    def __init__(self, device: torch.device, timeline: Timeline) -> None:
+    def __init__(
+        self, device: torch.device, timeline: Timeline, cap_bytes: int | None = None
+    ) -> None:
         gc.collect()  # what an earlier run left in cycles must not be freed during this one
         self._timeline = timeline
         self._held = HeldStates(device)
         self._allocator = allocator_of(device)
         self._baseline_bytes = self._allocator.total_bytes() or 0
-        self._tracker = CategoryTracker(timeline, device, self.total_bytes)
+        self._cap_bytes = cap_bytes
+        self._tracker = CategoryTracker(timeline, device, self._looked_at)
         self._traced = False
         self._states: dict[str, int] = {}
         self._peaks: dict[str, int] = {}
@@ -80,6 +87,19 @@ class MemoryMeter:
         """The total, or what is known of it."""
         total = self.total_bytes()
         return self._tracker.tracked_bytes() if total is None else total
+
+    def _looked_at(self) -> int | None:
+        total = self.total_bytes()
+        self._check_cap(total)
+        return total
+
+    def _check_cap(self, total: int | None) -> None:
+        if self._cap_bytes is not None and total is not None and total > self._cap_bytes:
+            held, cap = total / 2**20, self._cap_bytes / 2**20
+            raise torch.OutOfMemoryError(
+                f"it came to hold {held:,.2f} MiB in the {self._timeline.phase.name} phase, and "
+                f"its cap is {cap:,.2f} MiB"
+            )
 
     @contextmanager
     def recorded_step(self, traced: bool) -> Iterator[None]:
@@ -121,6 +141,7 @@ class MemoryMeter:
         seen = total if seen is None else max(0, seen - self._baseline_bytes)
         self._allocator.reset_peak()
         self._peaks[name] = max(seen or 0, self._peaks.get(name, 0))
+        self._check_cap(seen)
         if self._traced:
             self._tracker.hold(self._held)
             self._tracker.sample()

@@ -18,10 +18,15 @@ sums        what memory is made of, in words
 advisor     which plans fit some hardware, and why
 scale       one model on more and more devices
 scaling     its plans and points
+compare     pinned Reports side by side, and what changed between two
+pins        which Reports are kept, and the button that keeps one
+pinned      one of them in the list
+opener      saved Reports, by upload or path
+take        the comparison as a file
 
 theory      predictions, and simulations in the background
 worker      the latest of what was asked, in another thread
-words       labels and hints of the inputs
+words       labels and hints of the inputs, and what a replay says of itself
 parts       buttons, log, errors
 style       how it looks
 """

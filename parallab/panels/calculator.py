@@ -12,6 +12,7 @@ from parallab.errors import ParallabError
 from parallab.panels.cards import FIRST, Card
 from parallab.panels.paper import PaperControls
 from parallab.panels.parts import Choice, Look, close_all, error_words
+from parallab.panels.pins import PinButton, Pins
 from parallab.panels.style import STYLE
 from parallab.panels.sums import payload_table, peak_in_words, sum_in_words
 from parallab.panels.theory import predicted
@@ -37,20 +38,27 @@ class Calculator:
 
     Args:
         pasted: called with every model that was read from a pasted config.json.
+        pins: what keeps predictions to compare them.
 
     Attributes:
         widget: what a notebook shows.
         report: the latest prediction, None where the plan cannot work.
     """
 
-    def __init__(self, pasted: Callable[[Model], None] | None = None) -> None:
+    def __init__(
+        self, pasted: Callable[[Model], None] | None = None, pins: Pins | None = None
+    ) -> None:
         self._tell = pasted
         self.report: Report | None = None
         self._look = look = Look()
         self._redraw = Latest(self._show_error)
         self._parse = Latest(self._show_error)
         self._why, self._error, self._words, self._sent = (look.text() for _ in range(4))
-        self._read = look.text()
+        self._read, self._pinned = look.text(), look.text()
+        self._pin = PinButton(
+            look, pins, lambda: [self.report] if self.report else [], self._say_pinned,
+            "Pin this prediction",
+        )  # fmt: skip
         self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%"))
         self._image.add_class("pl-fig")
         self._kernels = Choice(look, "kernels", KERNELS, "cuda", self._changed, HINTS)
@@ -77,7 +85,7 @@ class Calculator:
         model, *others = fields.children
         fields.children = [model, config, *others, *self.card.fields, kernels]
         left = widgets.VBox(
-            [fields, self._read, self._why],
+            [fields, self._read, self._why, self._pin.widget, self._pinned],
             layout=widgets.Layout(flex="1 1 264px", min_width="0", padding="0 18px 0 0"),
         )
         right = widgets.VBox(
@@ -159,6 +167,8 @@ class Calculator:
                 self._why.value = f'<div class="pl-why">{html.escape(str(error))}</div>'
         if self.report is not None:
             self._show(self.report)
+        self._pin.refresh()
+        self._pinned.value = ""
         controls.refuse()
 
     def _show(self, report: Report) -> None:
@@ -174,6 +184,9 @@ class Calculator:
             "</div>"
         )
         self._sent.value = payload_table(report)
+
+    def _say_pinned(self, words: str) -> None:
+        self._pinned.value = f'<div class="pl-notice">{html.escape(words)}</div>'
 
     def _show_error(self, error: BaseException) -> None:
         self._error.value = error_words(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Protocol
@@ -99,6 +100,8 @@ class Engines:
         self._claimed = threading.Lock()
         self._work = ""
         self.users = 1
+        if self._given:
+            _given[self] = None
 
     @property
     def max_devices(self) -> int:
@@ -106,6 +109,11 @@ class Engines:
         if self._given and self._cluster is not None:
             return self._cluster.n
         return len(self._gpus) or CPU_ENGINES
+
+    @property
+    def alive(self) -> bool:
+        """Whether a given cluster is still there; our own is started when it is needed."""
+        return not (self._given and self._cluster is not None and self._cluster.closed)
 
     @contextmanager
     def claim(self, devices: int, say: Say) -> Iterator[Submitter]:
@@ -179,9 +187,14 @@ class Engines:
 
 
 class Playback:
-    """A saved Report in place of engines."""
+    """A saved Report in place of engines.
 
-    def __init__(self, report: Report) -> None:
+    Args:
+        speed: how many times as fast as it ran; None is as fast as it can be shown.
+    """
+
+    def __init__(self, report: Report, speed: float | None = None) -> None:
+        self._speed = speed
         self.source: Source = report.source
         self.replayed: Report | None = report
         self.max_devices = report.plan.devices
@@ -196,7 +209,7 @@ class Playback:
     def submit(self, model: Model, plan: Plan, steps: int) -> Run:
         """Plays the Report from its beginning."""
         assert self.replayed is not None
-        return Replay(self.replayed)
+        return Replay(self.replayed, speed=self._speed)
 
     def devices(self, count: int) -> list[str]:
         """What the Report's ranks ran on."""
@@ -220,6 +233,8 @@ def _runs_elsewhere(cluster: Cluster) -> bool:
 
 
 _shared: dict[Device, Engines] = {}
+# In the order in which they came: a set of weak references that is ordered.
+_given: weakref.WeakKeyDictionary[Engines, None] = weakref.WeakKeyDictionary()
 _shared_lock = threading.Lock()
 
 
@@ -231,3 +246,18 @@ def shared(device: Device) -> Engines:
         else:
             _shared[device] = Engines(device=device)
         return _shared[device]
+
+
+def at_hand() -> Engines:
+    """The engines that a panel of this kernel has; the kernel's own where no panel is open.
+
+    For whoever runs plans without a panel, such as a check, and closes nothing.
+    """
+    with _shared_lock:
+        for engines in (*reversed(list(_given)), *_shared.values()):
+            if engines.users > 0 and engines.alive:
+                return engines
+        if "auto" not in _shared:
+            _shared["auto"] = Engines()
+            _shared["auto"].users = 0
+        return _shared["auto"]

@@ -7,10 +7,12 @@ import html
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallab.cluster.places import Device
-from parallab.errors import ClusterError, PlanError
+from parallab.errors import ClusterError, PlanError, ReportError
 from parallab.panels.advisor import Advisor
 from parallab.panels.calculator import Calculator
+from parallab.panels.compare import Compare
 from parallab.panels.engines import Engines, Playback, Runner, shared
+from parallab.panels.pins import Pins
 from parallab.panels.run import RunPanel
 from parallab.panels.scale import Scale
 from parallab.panels.tabs import Tabs
@@ -25,7 +27,7 @@ Offered = TypeVar("Offered", Advisor, Scale)
 
 
 class Lab:
-    """The panels of parallab: Run, Calculator, Advisor and Scale.
+    """The panels of parallab: Run, Calculator, Advisor, Scale and Compare.
 
     >>> lab = pl.Lab()                                                  # doctest: +SKIP
     >>> lab                                                             # doctest: +SKIP
@@ -52,14 +54,17 @@ class Lab:
             runner = Playback(replay)
         if runner is None:
             runner = Engines(cluster) if cluster is not None else shared(device)
-        self.panel = RunPanel(runner)
+        self.pins = Pins()
+        self.panel = RunPanel(runner, self.pins)
         self._pasted: dict[str, Model] = {}
         self._tabs = Tabs({
             "Run": lambda: self.panel,
-            "Calculator": lambda: Calculator(self._read),
+            "Calculator": lambda: Calculator(self._read, self.pins),
             "Advisor": self._new_advisor,
             "Scale": self._new_scale,
+            "Compare": lambda: Compare(self.pins, self._play),
         })  # fmt: skip
+        self.pins.watch(self._count_pins)
         self.widget = self._tabs.widget
 
     @property
@@ -77,12 +82,17 @@ class Lab:
         """The same model on 8 to 4,096 devices."""
         return cast(Scale, self._tabs.panel("Scale"))
 
+    @property
+    def compare(self) -> Compare:
+        """Pinned Reports side by side."""
+        return cast(Compare, self._tabs.panel("Compare"))
+
     def _new_advisor(self) -> Advisor:
         advisor = Advisor(self.panel.runner, self._run_this, self.panel.why_not, self._calculate)
         return self._with_pasted(advisor)
 
     def _new_scale(self) -> Scale:
-        return self._with_pasted(Scale())
+        return self._with_pasted(Scale(self.pins))
 
     def _with_pasted(self, panel: Offered) -> Offered:
         for model in self._pasted.values():
@@ -107,6 +117,42 @@ class Lab:
         self.calculator.show(model, plan, gpu)
         self._tabs.open("Calculator")
 
+    def _count_pins(self) -> None:
+        count = len(self.pins.named)
+        self._tabs.label("Compare", f"Compare ({count})" if count else "Compare")
+
+    def _play(self, report: Report, speed: float) -> None:
+        if not self.panel.replay(report, speed):
+            raise ClusterError("A run is under way in the run panel: stop it, or wait for its end.")
+        self._tabs.open("Run")
+
+    def pin(self, report: Report, name: str = "") -> str:
+        """Keeps a Report to compare it; returns what it is called there.
+
+        Raises:
+            ReportError: it has no finished step, or too many are pinned.
+        """
+        return self.pins.add(report, name)
+
+    def replay(self, report: Report, speed: float = 1) -> Report:
+        """Plays a saved run in the panel, without engines, and waits for the end.
+
+        Interrupting the cell stops the replay.
+
+        Args:
+            speed: how many times as fast as it ran.
+
+        Raises:
+            ReportError: the Report was not measured, so there is no run to play.
+            ClusterError: a run is under way in this panel.
+        """
+        if report.source != "measured":
+            raise ReportError(
+                f"This Report is {report.source}: only a run that was measured can be replayed."
+            )
+        self._play(report, speed)
+        return self._wait()
+
     @property
     def report(self) -> Report | None:
         """The last run's Report, None before the first."""
@@ -126,6 +172,9 @@ class Lab:
             raise ClusterError(
                 "This panel is closed, or its last run is still under way: stop it first."
             )
+        return self._wait()
+
+    def _wait(self) -> Report:
         try:
             self.panel.wait()
         except KeyboardInterrupt:

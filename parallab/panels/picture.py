@@ -102,12 +102,12 @@ class Picture:
             else:
                 self.view = self._new_view(*job)
 
-    def begin(self, model: Model, plan: Plan, steps: int) -> None:
+    def begin(self, model: Model, plan: Plan, steps: int, runner: Runner | None = None) -> None:
         """Shows a run from its beginning."""
         with self._lock:
             self._running, self._job = True, (model, plan, steps)
             self._wanted = self._job
-            self.view = self._new_view(model, plan, steps)
+            self.view = self._new_view(model, plan, steps, runner)
             self._ran = (model, plan, self.view)
 
     def add(self, progress: Progress) -> None:
@@ -144,15 +144,18 @@ class Picture:
         """Draws no more choices."""
         self._latest.close()
 
-    def _new_view(self, model: Model, plan: Plan, steps: int) -> LiveRunView:
-        predicted = prediction(model, plan, self._runner.kernels)
+    def _new_view(
+        self, model: Model, plan: Plan, steps: int, runner: Runner | None = None
+    ) -> LiveRunView:
+        runner = runner or self._runner
+        predicted = prediction(model, plan, runner.kernels)
         history = History(
-            model, plan, source=self._runner.source, devices=self._runner.devices(plan.devices),
+            model, plan, source=runner.source, devices=runner.devices(plan.devices),
             predicted=predicted,
         )  # fmt: skip
         words = caption(history.report)
-        if self._runner.replayed is not None:
-            words = f"replay: {words}"
+        if runner.replayed is not None:
+            words = f"replay of a saved run: {words}"
         elif not self._running:
             words = caption(predicted) if predicted is not None else "nothing has run yet"
         view = LiveRunView(

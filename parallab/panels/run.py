@@ -17,11 +17,14 @@ import ipywidgets as widgets
 from parallab.cluster.room import check_fits
 from parallab.errors import ParallabError
 from parallab.panels.controls import Controls
-from parallab.panels.engines import Runner
+from parallab.panels.engines import Playback, Runner
+from parallab.panels.home import Home
 from parallab.panels.parts import Log, Look, all_widgets, close_all, error_words
 from parallab.panels.picture import Picture
+from parallab.panels.pins import PinButton, Pins
 from parallab.panels.style import STYLE
 from parallab.panels.why import Why
+from parallab.panels.words import replay_words
 from parallab.plan import Plan
 from parallab.plots.history import History
 from parallab.plots.style import in_words
@@ -41,6 +44,7 @@ class RunPanel:
 
     Args:
         runner: where runs happen; engines, or a saved Report.
+        pins: what keeps runs to compare them.
 
     Attributes:
         widget: what a notebook shows.
@@ -49,8 +53,8 @@ class RunPanel:
         error: why the last run failed, None where it did not.
     """
 
-    def __init__(self, runner: Runner) -> None:
-        self.runner = runner
+    def __init__(self, runner: Runner, pins: Pins | None = None) -> None:
+        self.runner, self._pins = runner, pins
         self.state = "idle"
         self.report: Report | None = None
         self.error: BaseException | None = None
@@ -58,6 +62,7 @@ class RunPanel:
         self._worker: threading.Thread | None = None
         self._stop = threading.Event()
         self._run: Run | None = None
+        self._replayed: Report | None = None
         self._closed = False
         self._build()
         self._set_state("idle")
@@ -71,7 +76,9 @@ class RunPanel:
         self._run_button = _button("Replay" if replay else "Run", "play", "success", "pl-run")
         self._stop_button = _button("Stop", "stop", "", "pl-stop")
         self._release_button = _button("Release memory", "eraser", "", "pl-release")
-        self._release_button.layout.flex = "0 0 auto"
+        self._pin = PinButton(
+            look, self._pins, lambda: [self.report] if self.report else [], self._note
+        )
         self._stop_button.tooltip = "Stop after the current step"
         self._release_button.tooltip = "Free the model that the engines keep after a run"
         self._run_button.on_click(lambda _: self.start())
@@ -82,7 +89,8 @@ class RunPanel:
         self._bar.add_class("pl-progress")
         self._status = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0"))
         self._log = Log(look)
-        self._why_differs = Why(look, self._show_error)
+        self._home = Home(look, lambda: (self.controls.model, self.controls.plan))
+        self._why_differs = Why(look, self._show_error, self._pins, self._note)
         self.controls = Controls(self.runner, look, self._choice_changed)
         if self.runner.replayed is not None:
             report = self.runner.replayed
@@ -101,8 +109,12 @@ class RunPanel:
             [self._run_button, self._stop_button],
             layout=widgets.Layout(margin="12px 0 6px", grid_gap="6px"),
         )
+        below = widgets.HBox(
+            [self._release_button, self._pin.widget, self._home.button], layout=self._look.layout
+        )
+        below.add_class("pl-actions")
         left = widgets.VBox(
-            [self.controls.fields, buttons, self._release_button, self._why],
+            [self.controls.fields, buttons, below, self._why],
             layout=widgets.Layout(flex="1 1 264px", min_width="0", padding="0 18px 0 0"),
         )
         middle = widgets.Box(
@@ -115,8 +127,8 @@ class RunPanel:
         )
         root = widgets.VBox(
             [
-                title, self.controls.header, middle, self._why_differs.widget, self._error, foot,
-                self._log.widget,
+                title, self.controls.header, middle, self._home.words, self._why_differs.widget,
+                self._error, foot, self._log.widget,
             ],
             layout=self._look.layout,
         )  # fmt: skip
@@ -138,17 +150,35 @@ class RunPanel:
             except ParallabError as error:
                 self._error.value = error_words(error)
                 return False
-            job = (model, plan, steps or self.controls.steps)
-            self._stop.clear()
-            self._run, self.error = None, None
-            self._error.value = ""
-            self._why_differs.clear()
-            self._set_state("running")
-            self._worker = threading.Thread(
-                target=self._work, args=job, name="parallab-panel", daemon=True
-            )
-            self._worker.start()
+            self._launch(self.runner, model, plan, steps or self.controls.steps)
             return True
+
+    def replay(self, report: Report, speed: float | None = None) -> bool:
+        """Plays a saved Report; nothing is run, and no engines are needed.
+
+        Args:
+            speed: how many times as fast as it ran; None is as fast as it can be shown.
+
+        Returns:
+            False while a run is under way.
+        """
+        with self._guard:
+            if self._closed or self._alive():
+                return False
+            self._launch(Playback(report, speed), report.model, report.plan, report.steps)
+            return True
+
+    def _launch(self, runner: Runner, model: Model, plan: Plan, steps: int) -> None:
+        self._stop.clear()
+        self._run, self.error, self._replayed = None, None, None
+        self._error.value = ""
+        self._why_differs.clear()
+        self._set_state("running")
+        self._worker = threading.Thread(
+            target=self._work, args=(runner, model, plan, steps), name="parallab-panel",
+            daemon=True,
+        )  # fmt: skip
+        self._worker.start()
 
     def stop(self) -> None:
         """Asks the run to end after the current step."""
@@ -206,15 +236,21 @@ class RunPanel:
 
     # The worker.
 
-    def _work(self, model: Model, plan: Plan, steps: int) -> None:
+    def _work(self, runner: Runner, model: Model, plan: Plan, steps: int) -> None:
         outcome = "failed"
         try:
-            if self.runner.replayed is None:
+            # A replayed plan may be for more devices than can be chosen here.
+            fits = runner is self.runner or plan.devices <= self.runner.max_devices
+            if self.runner.replayed is None and fits:
                 self.controls.show(model, plan, steps)
-            for line in (f"{model.name}: {plan}, {steps} steps", *stage_lines(model, plan)):
+            self._replayed = runner.replayed
+            title = f"{model.name}: {plan}, {steps} steps"
+            if self._replayed is not None:
+                title = f"Replay of a saved run: {title}"
+            for line in (title, *stage_lines(model, plan)):
                 self._log(line)
-            with self.runner.claim(plan.devices, self._note) as submitter:
-                outcome = self._follow(submitter.submit(model, plan, steps))
+            with runner.claim(plan.devices, self._note) as submitter:
+                outcome = self._follow(submitter.submit(model, plan, steps), runner)
         except BaseException as error:  # noqa: BLE001 a thread's traceback is seen by nobody
             if self._run is not None:
                 self._run.stop()
@@ -231,14 +267,14 @@ class RunPanel:
                 timer.daemon = True
                 timer.start()
 
-    def _follow(self, run: Run) -> str:
+    def _follow(self, run: Run, runner: Runner) -> str:
         """Shows a run until it is over. Returns how it ended."""
         with self._guard:
             self._run = run
             if self._stop.is_set():
                 run.stop()
         self._bar.max, self._bar.value, self._bar.bar_style = run.total_steps, 0, "info"
-        self._picture.begin(run.model, run.plan, run.total_steps)
+        self._picture.begin(run.model, run.plan, run.total_steps, runner)
         progress = run.poll()
         while not progress.finished:
             self._show(progress)
@@ -301,6 +337,7 @@ class RunPanel:
         self._stop_button.disabled = not running
         self._stop_button.button_style = "danger" if running else ""
         self._release_button.disabled = running
+        self._pin.refresh(state in ("done", "stopped"))
         for old in ("idle", "running", "done", "stopped", "failed"):
             self.widget.remove_class(f"pl-{old}")
         # Last, since whoever waits for the end looks at these.
@@ -309,6 +346,9 @@ class RunPanel:
         self._show_reason()
 
     def _choice_changed(self) -> None:
+        if self.state != "running":
+            self._replayed = None
+        self._home.hide()
         self._show_reason()
         picture = getattr(self, "_picture", None)  # none while the controls are being made
         if picture is not None and not self._closed:
@@ -324,6 +364,8 @@ class RunPanel:
         self._run_button.tooltip = reason or "Run these steps"
         if self.state == "running":
             reason, notice = None, ""
+        if self._replayed is not None:
+            notice = replay_words(self._replayed)
         self._why.value = (
             f'<div class="pl-why">{html.escape(reason or "")}</div>'
             f'<div class="pl-notice">{html.escape(notice)}</div>'

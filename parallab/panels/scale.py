@@ -12,9 +12,10 @@ from parallab.hardware import Hardware
 from parallab.panels.cards import gpu_options, network_options, short
 from parallab.panels.controls import model_options
 from parallab.panels.parts import Choice, Look, close_all, error_words
+from parallab.panels.pins import PinButton, Pins
 from parallab.panels.scaling import DEVICES, STRATEGIES, Work, curves, plan_at, point_of
 from parallab.panels.style import STYLE
-from parallab.panels.theory import Simulation
+from parallab.panels.theory import Simulation, prediction
 from parallab.panels.worker import Latest
 from parallab.plan import CHOICES, Plan
 from parallab.plots.live import picture
@@ -29,16 +30,20 @@ FIRST_MODEL, FIRST_GPU, FIRST_STRATEGY, FIRST_DEVICES = "llama-3.1-8b", "h100", 
 class Scale:
     """Inputs above, the curves below, and a button that simulates one of their points.
 
+    Args:
+        pins: what keeps points to compare them.
+
     Attributes:
         widget: what a notebook shows.
         curves: strategy -> predicted points.
         simulated: what was checked by simulation, for the present inputs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pins: Pins | None = None) -> None:
         self.curves: dict[str, list[Point]] = {}
         self.simulated: list[tuple[str, Report]] = []
         self._work: Work | None = None
+        self._point: Plan | None = None
         self._hardware: Hardware | None = None
         self._models = {name: Model(name) for name in PRESETS}
         self._look = look = Look()
@@ -48,6 +53,7 @@ class Scale:
         self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%"))
         self._image.add_class("pl-fig")
         self._build_inputs(look)
+        self._pin = PinButton(look, pins, self._reports, self._say, "Pin this point")
         self._bar = widgets.IntProgress(min=0, max=1, value=0)
         self._bar.add_class("pl-progress")
         self._status = widgets.HTML(layout=widgets.Layout(flex="1 1 0", min_width="0"))
@@ -110,7 +116,7 @@ class Scale:
         )
         point.add_class("pl-split")
         line = widgets.HBox(
-            [self._button, self._bar, self._status],
+            [self._button, self._pin.widget, self._bar, self._status],
             layout=widgets.Layout(align_items="center", grid_gap="12px", margin="8px 0 4px"),
         )
         root = widgets.VBox(
@@ -220,8 +226,18 @@ class Scale:
         reason = reason or work.model.why_not_trainable or ""
         self._button.disabled = bool(reason)
         self._button.tooltip = reason or "Run the strategy's own code on fake tensors"
+        self._point = plan
+        self._pin.refresh()
         words = f'<div class="pl-notice">{html.escape(str(plan))}</div>' if plan else ""
         self._why.value = f'{words}<div class="pl-why">{html.escape(reason)}</div>'
+
+    def _reports(self) -> list[Report]:
+        """The chosen point: simulated if it was, else predicted."""
+        if self._work is None or self._point is None:
+            return []
+        found = [report for _, report in self.simulated if report.plan == self._point]
+        predicted = prediction(self._work.model, self._point, "cuda") if not found else None
+        return found[-1:] or ([predicted] if predicted is not None else [])
 
     def _checked(self, strategy: str, report: Report) -> str:
         found, devices = point_of(report), report.plan.devices

@@ -29,6 +29,11 @@ STYLE = """<style>
 .pl-panel .pl-choice:disabled { opacity: .38; cursor: not-allowed; }
 .pl-panel .pl-choice.pl-chosen:disabled { opacity: .6; }
 .pl-panel .pl-action { width: auto; height: 30px; min-height: 30px; margin: 0; border-radius: 4px; }
+.pl-panel .pl-actions { flex-flow: row wrap; gap: 6px; overflow: visible; }
+.pl-packed { border-left: 4px solid var(--jp-border-color2, #ddd); padding: 2px 12px;
+  margin: 8px 0 4px; font-size: 13px; }
+.pl-packed pre { font-size: 12px; white-space: pre-wrap; }
+.pl-packed summary { cursor: pointer; }
 .pl-why, .pl-notice { font-size: 12px; line-height: 16px; padding-top: 6px; }
 .pl-why:empty, .pl-notice:empty { padding: 0; }
 .pl-why { color: var(--jp-error-color1, #c62828); }
@@ -86,6 +91,35 @@ STYLE = """<style>
 .pl-others summary { font-weight: 600; cursor: pointer; }
 .pl-panel .pl-others ul { margin: 2px 0 0; padding-left: 18px;
   color: var(--jp-ui-font-color2, #666); }
+.pl-panel .pl-open, .pl-panel .pl-take { flex-flow: row wrap; gap: 6px; align-items: center;
+  padding: 8px 0 4px; overflow: visible; }
+.pl-panel .pl-open > .pl-path { flex: 1 1 200px; width: auto; margin: 0; max-width: 420px; }
+/* The button itself would count the files that are selected, after they have been taken. */
+.pl-panel .pl-upload { padding: 0 12px; line-height: 30px; font-size: 0; }
+.pl-panel .pl-upload i, .pl-panel .pl-upload::after {
+  font-size: var(--jp-widgets-font-size, 13px); }
+.pl-panel .pl-upload::after { content: "Open saved Reports"; }
+.pl-panel .pl-pin-row { align-items: center; gap: 4px; padding: 3px 0; overflow: visible;
+  border-bottom: 1px solid var(--jp-border-color3, #eee); }
+.pl-pin-row > * { flex: 0 0 auto; }
+.pl-panel .pl-pin-row > .pl-pin-name { flex: 0 1 220px; min-width: 110px; margin: 0 4px; }
+.pl-panel .pl-pin-row > .widget-html { flex: 1 1 0; }
+.pl-panel .pl-pin-row > .pl-action { height: 26px; min-height: 26px; line-height: 26px;
+  font-size: 12px; padding: 0 9px; }
+.pl-pin-words { font-size: 12px; line-height: 26px; white-space: nowrap; overflow: hidden;
+  text-overflow: ellipsis; color: var(--jp-ui-font-color2, #666); }
+.pl-source { display: inline-block; min-width: 62px; margin-right: 6px; text-align: center;
+  line-height: 18px; border-radius: 3px; background: var(--jp-layout-color2, #eee);
+  color: var(--jp-ui-font-color1, #222); }
+.pl-between { font-size: 13px; line-height: 20px; padding: 10px 0 2px; }
+.pl-changes { display: grid; grid-template-columns: 8.5em minmax(0, 1fr); gap: 4px 10px;
+  margin: 2px 0 12px; max-width: 130ch; font-size: 12.5px; line-height: 18px; }
+.pl-panel .pl-changes > dt { font-weight: 600; width: auto; margin: 0; }
+.pl-panel .pl-changes > dd { margin: 0; width: auto; }
+.pl-compare summary { font-size: 12px; line-height: 28px; cursor: pointer; }
+.pl-panel .pl-take > .pl-action { flex: 0 0 auto; padding: 0 12px; }
+.pl-panel a.pl-link { color: var(--jp-content-link-color, #0072B2); text-decoration: underline;
+  font-weight: 600; }
 .pl-status { font-size: 12px; line-height: 20px; color: var(--jp-ui-font-color2, #666);
   white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
 .pl-log { font: 12px/16px var(--jp-code-font-family, monospace); white-space: pre-wrap;

@@ -84,6 +84,10 @@ class Tabs:
             self.open_name = name
             return chosen
 
+    def label(self, name: str, words: str) -> None:
+        """Writes something else on a panel's button."""
+        self._buttons[name].description = words
+
     def close(self) -> None:
         """Closes every panel that was opened."""
         with self._lock:

@@ -1,8 +1,10 @@
-"""What the run panel's inputs are called, and what is shown when pointing at an option."""
+"""What the run panel's inputs are called, what pointing at an option shows, and a notice."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from parallab.report import Report
 
 # Label and note of each input.
 LABELS: dict[str, tuple[str, str]] = {
@@ -57,3 +59,11 @@ HINTS: dict[str, dict[Any, str]] = {
 def in_short(value: Any) -> str:
     """An option as a button shows it."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+
+
+def replay_words(report: Report) -> str:
+    """What a replay says of itself, so that nobody takes it for a run of this moment."""
+    devices = ", ".join(sorted({rank.device.split(":")[0] for rank in report.ranks}))
+    torch = report.environment.get("torch")
+    where = f" on {devices}{f', torch {torch}' if torch else ''}"
+    return f"Replay of a saved run, {report.source} earlier{where}. Nothing runs now."

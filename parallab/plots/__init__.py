@@ -13,9 +13,13 @@ loss            the loss curve
 figures         Report -> Figure
 peaks           the peak of each kind of rank against a card's memory
 scale           memory, bytes and time on more and more devices
+compare         several Reports side by side
+mesh            where each rank is, and what passes between them
+idea            the idea of each strategy in one picture
 live            the drawing half: many frames a second
 """
 
+from parallab.plots.compare import plot_comparison
 from parallab.plots.figures import (
     plot_communication,
     plot_loss,
@@ -25,7 +29,9 @@ from parallab.plots.figures import (
     plot_traffic,
 )
 from parallab.plots.history import History
+from parallab.plots.idea import plot_exchange, plot_schedules, plot_split, plot_states
 from parallab.plots.live import LiveFigure, LiveRunView
+from parallab.plots.mesh import plot_mesh
 from parallab.plots.peaks import plot_peaks
 from parallab.plots.scale import plot_scale
 
@@ -34,11 +40,17 @@ __all__ = [
     "LiveFigure",
     "LiveRunView",
     "plot_communication",
+    "plot_comparison",
+    "plot_exchange",
     "plot_loss",
     "plot_memory",
+    "plot_mesh",
     "plot_peaks",
     "plot_report",
     "plot_scale",
+    "plot_schedules",
+    "plot_split",
+    "plot_states",
     "plot_timeline",
     "plot_traffic",
 ]

@@ -119,6 +119,8 @@ class History:
             report.model, report.plan, source=report.source, devices=names, slots=slots,
             predicted=predicted,
         )  # fmt: skip
+        for kept, rank in zip(history.report.ranks, report.ranks, strict=True):
+            kept.rank = rank.rank  # of a large world, one of each kind is there
         for index in range(report.steps):
             history._add_step([rank.steps[index] for rank in report.ranks])
         return history

@@ -34,6 +34,7 @@ class Trainer:
         device: where this rank computes.
         seed: of the first weights and of the batches.
         text: path of a text file on this machine; None takes the standard library's sources.
+        cap_bytes: the most that this rank may hold; more raises `torch.OutOfMemoryError`.
 
     Attributes:
         module, optimizer, mesh: what a person may look at afterwards; mesh is None on one device,
@@ -49,6 +50,7 @@ class Trainer:
         seed: int = 0,
         text: str | None = None,
         trace_every: int = 5,
+        cap_bytes: int | None = None,
     ) -> None:
         plan.check(model)
         self.plan, self.device = plan, device
@@ -60,7 +62,7 @@ class Trainer:
         axes = axis_names(self.mesh)
         if tied is not None:
             axes[tied.group_name] = "pp"
-        self.meter = Meter(device, axes)
+        self.meter = Meter(device, axes, cap_bytes)
         dtype = DTYPES[plan.precision]
         self.split = build(
             model,
