@@ -23,6 +23,8 @@ from parallab.stages import ZERO_BUBBLE
 from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")
+# On a busy machine one of them may begin a phase while the one before is still sending.
+STEPS = 3
 LLAMA = dict(name="llama-like", layers=5, hidden=72, heads=6, kv_heads=3, ffn=184, vocab=331)
 GPT = dict(
     name="gpt-like", layers=6, hidden=56, heads=4, kv_heads=4, ffn=224, vocab=420, tied=True,
@@ -130,7 +132,7 @@ def _measure(_rank: int, cases: list[Case]) -> list[list[tuple[Step, dict[str, i
         for _ in range(WARM_STEP if settled or plan.schedule in ZERO_BUBBLE else 1):
             trainer.step()
         found.append(
-            [(trainer.step(), _highest_followed(trainer.meter.moments())) for _ in range(2)]
+            [(trainer.step(), _highest_followed(trainer.meter.moments())) for _ in range(STEPS)]
         )
         trainer.close()
     return found
@@ -191,7 +193,7 @@ def test_states_are_the_same_to_the_byte(
     for case, formulas, fakes in zip(measured, predicted, simulated, strict=True):
         for rank, steps in enumerate(case.steps):
             states = formulas[rank].memory.states
-            assert [step.memory.states for step, _ in steps] == [states, states], (str(case), rank)
+            assert [step.memory.states for step, _ in steps] == [states] * STEPS, (str(case), rank)
             if rank in fakes:
                 assert fakes[rank].memory.states == states, (str(case), rank)
 
@@ -203,7 +205,7 @@ def test_communication_is_the_same_to_the_byte(
     for case, formulas, fakes in zip(measured, predicted, simulated, strict=True):
         for rank, steps in enumerate(case.steps):
             sent = _sent(formulas[rank])
-            assert [_sent(step) for step, _ in steps] == [sent, sent], (str(case), rank)
+            assert [_sent(step) for step, _ in steps] == [sent] * STEPS, (str(case), rank)
             traffic = steps[0][0].traffic
             # Each operation's share of a ring is rounded down, and torch's ZeRO-1 deals out whole
             # tensors, so that ranks broadcast unequal parts.
@@ -226,7 +228,7 @@ def test_simulated_peaks_are_the_measured_to_the_byte(
 ) -> None:
     """In every phase and category, of what the meter follows and what only the allocator sees.
 
-    Of two steps the lower one: what Gloo's threads have not let go yet only adds to a peak. Where
+    Of the steps the lowest one: what Gloo's threads have not let go yet only adds to a peak. Where
     Gloo copies what it reduces and gathers, whole peaks depend on how long it happens to take, and
     the moments are compared without it.
     """
