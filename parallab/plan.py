@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from parallab import catalog, html
 from parallab.catalog import DataAxis
-from parallab.errors import ParallabError, PlanError
+from parallab.errors import ModelError, ParallabError, PlanError
 from parallab.spec import Model
 from parallab.stages import SCHEDULES, ZERO_BUBBLE, stage_count
 
@@ -323,6 +323,19 @@ def why_not(model: Model, **choices: Any) -> str | None:
     except ParallabError as error:
         return str(error)
     return None
+
+
+def check_both(model: object, plan: object) -> None:
+    """Holds what was given as a plan against what was given as a model.
+
+    Raises:
+        ModelError: the one is no Model; PlanError: the other is no Plan, or does not go with it.
+    """
+    if not isinstance(model, Model):
+        raise ModelError(f"model={model!r} is not a Model; Model('nano') would be one.")
+    if not isinstance(plan, Plan):
+        raise PlanError(f"plan={plan!r} is not a Plan; Plan('ddp', devices=4) would be one.")
+    plan.check(model)
 
 
 def check_steps(steps: object) -> int:

@@ -132,8 +132,9 @@ class Step:
             if not (data.get(name) is None or _is_number(data[name])):
                 raise TypeError(f"{name}={data[name]!r} is no number")
         memory = dict(data["memory"])
-        held = [memory["peak_bytes"], *memory.get("at_peak", {}).values()]
-        if not all(map(_is_number, held)) or not memory.get("at_peak", {}).keys() <= _KNOWN:
+        at_peak = memory.get("at_peak", {})
+        sizes = memory["peak_bytes"], *at_peak.values()
+        if not (all(_is_number(s) and s >= 0 for s in sizes) and at_peak.keys() <= _KNOWN):
             raise TypeError(f"memory of step {data['step']!r} is not bytes by category")
         phases = [PhaseMemory(**p) for p in memory.pop("phases", [])]
         built = ("memory", "communication", "spans", "traffic")

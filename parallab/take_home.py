@@ -13,7 +13,7 @@ from pathlib import Path
 
 from parallab import html
 from parallab.errors import ParallabError, PlanError
-from parallab.plan import Plan
+from parallab.plan import Plan, check_both
 from parallab.spec import Model
 from parallab.take_home_configs import FIRST_NODE, Equivalent, accelerate, deepspeed
 
@@ -96,7 +96,7 @@ def take_home(model: Model, plan: Plan, *, nodes: int = 1) -> TakeHome:
     Raises:
         PlanError: the plan does not go with the model, or its ranks do not divide over the nodes.
     """
-    plan.check(model)
+    check_both(model, plan)
     if nodes < 1 or plan.devices % nodes:
         fits = ", ".join(
             str(n) for n in range(1, min(plan.devices, 64) + 1) if not plan.devices % n

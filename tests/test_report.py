@@ -227,6 +227,13 @@ def test_nonsense_in_place_of_a_field_is_damage(report, path, nonsense):
         pl.Report.from_dict(data)
 
 
+def test_less_than_nothing_is_damage(report):
+    data = report.to_dict()
+    data["ranks"][0]["steps"][0]["memory"]["peak_bytes"] = -1
+    with pytest.raises(pl.ReportError, match="is not bytes by category"):
+        pl.Report.from_dict(data)
+
+
 def test_an_unknown_field_is_damage(report):
     data = report.to_dict()
     data["ranks"][0]["steps"][0]["surprise"] = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from parallab.cluster import room
 from parallab.cluster.pool import Pool
 from parallab.errors import CorpusError, ModelError, PlanError
-from parallab.plan import MAX_SEED, Plan
+from parallab.plan import MAX_SEED, Plan, check_both
 from parallab.rank.corpus import check_text
 from parallab.spec import Model
 
@@ -52,13 +52,9 @@ def check_request(
         PlanError: the plan does not go with the model or the engines, or a number is absurd.
         CorpusError: the text cannot be read on this machine, where the engines are ours.
     """
-    if not isinstance(model, Model):
-        raise ModelError(f"model={model!r} is not a Model; Model('nano') would be one.")
-    if not isinstance(plan, Plan):
-        raise PlanError(f"plan={plan!r} is not a Plan; Plan('ddp', devices={pool.n}) would be one.")
+    check_both(model, plan)
     if model.why_not_trainable:
         raise ModelError(model.why_not_trainable)
-    plan.check(model)
     if plan.devices > pool.n:
         raise PlanError(
             f"This plan needs {plan.devices} devices and the cluster has {pool.n}; "

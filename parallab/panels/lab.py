@@ -16,7 +16,7 @@ from parallab.panels.pins import Pins
 from parallab.panels.run import RunPanel
 from parallab.panels.scale import Scale
 from parallab.panels.tabs import Tabs
-from parallab.plan import Plan, check_steps
+from parallab.plan import Plan, check_both, check_steps
 from parallab.report import Report
 from parallab.spec import Model
 
@@ -167,7 +167,7 @@ class Lab:
             PlanError: the plan does not go with the model, or the steps are none.
             ClusterError: the run failed, or another one is under way in this panel.
         """
-        plan.check(model)
+        check_both(model, plan)
         if not self.panel.start(model, plan, check_steps(steps)):
             raise ClusterError(
                 "This panel is closed, or its last run is still under way: stop it first."

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from parallab.plan import Plan
+from parallab.plan import Plan, check_both
 from parallab.predict.communication import Collective, collectives
 from parallab.predict.peaks import as_memory, highest_moments
 from parallab.predict.ranks import ALL_RANKS_UP_TO, kind_of_each, kinds_of_ranks, same_parts
@@ -32,10 +32,10 @@ def predict(model: Model, plan: Plan, *, kernels: Kernels = "cpu") -> Report:
         one stands, `environment["estimated"]` what no measured step backs.
 
     Raises:
-        PlanError: a plan that does not fit the model.
+        ModelError, PlanError: they are none, or do not go together.
     """
     assert kernels in KERNELS, kernels
-    plan.check(model)
+    check_both(model, plan)
     if plan.devices <= ALL_RANKS_UP_TO:
         kinds = dict(sorted(kind_of_each(model, plan).items()))
         represents = dict.fromkeys(kinds, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import parallab
 from parallab.errors import ModelError, PlanError
-from parallab.plan import Plan
+from parallab.plan import Plan, check_both
 from parallab.predict.parts import blocks_of_stage, held_stages
 from parallab.predict.ranks import kinds_of_ranks
 from parallab.report import Rank, Report, Step
@@ -45,9 +45,9 @@ def simulate(
         ModelError: a model that parallab cannot train.
         RankError: the simulation of a rank failed.
     """
+    check_both(model, plan)
     if model.why_not_trainable:
         raise ModelError(model.why_not_trainable)
-    plan.check(model)
     represents = kinds_of_ranks(model, plan) if ranks is None else _asked_for(ranks, plan)
     found = simulate_ranks(model, plan, list(represents), progress or _silent)
     return Report(
