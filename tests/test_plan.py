@@ -171,3 +171,11 @@ def test_steps(steps):
 def test_bad_steps(steps):
     with pytest.raises(pl.PlanError, match=r"must be a whole number from 1 to 100,000\."):
         check_steps(steps)
+
+
+@pytest.mark.parametrize("ask", [pl.predict, pl.simulate, pl.take_home])
+def test_what_is_no_model_or_no_plan_is_refused_in_a_sentence(ask):
+    with pytest.raises(pl.ModelError, match=r"model='nano' is not a Model; Model\('nano'\)"):
+        ask("nano", pl.Plan("ddp"))
+    with pytest.raises(pl.PlanError, match=r"plan='ddp' is not a Plan; Plan\('ddp', devices=4\)"):
+        ask(pl.Model("nano"), "ddp")
