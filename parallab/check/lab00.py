@@ -30,7 +30,7 @@ EXERCISES = (
         "each parameter of the model when the optimizer starts, activations not counted?",
         judge=number(
             _bytes_per_parameter,
-            "bytes per parameter on a rank of ddp",
+            "the number of bytes per parameter on a rank of ddp",
             within=0.01,
             slips=(
                 Slip(lambda: 4, "That is the weight alone."),

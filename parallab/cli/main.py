@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import parallab
-from parallab.cli import advise, choices, compare, lab, measure, take_home, theory
+from parallab.cli import advise, choices, compare, lab, machine, measure, take_home, theory
 from parallab.errors import (
     CorpusError,
     HardwareError,
@@ -104,6 +104,6 @@ def make_parser(kind: type[Parser] = Parser, prog: str = "parallab") -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"parallab {parallab.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
-    for module in (lab, measure, theory, compare, advise, take_home, choices):
+    for module in (lab, measure, theory, compare, advise, take_home, choices, machine):
         module.add_commands(commands)
     return parser

@@ -32,9 +32,14 @@ def make() -> Path:
 
 def remove_forgotten() -> None:
     """Removes this user's directories whose client has ended."""
-    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        if _is_forgotten(directory):
-            shutil.rmtree(directory, ignore_errors=True)
+    for directory in forgotten():
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def forgotten() -> list[Path]:
+    """This user's directories whose client has ended."""
+    found = Path(tempfile.gettempdir()).glob(f"{PREFIX}*")
+    return [directory for directory in found if _is_forgotten(directory)]
 
 
 def _is_forgotten(directory: Path) -> bool:

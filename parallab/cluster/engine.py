@@ -152,6 +152,14 @@ def verify(task: Mapping[str, Any]) -> dict[str, Any]:
         return {"failure": failure(error)}
 
 
+def bench(rounds: int) -> dict[str, dict[str, float]]:
+    """Times the steps of the last run, and this machine (`parallab.rank.bench`)."""
+    from parallab.rank.bench import measure
+
+    assert _kept.trainer is not None, "bench() without begin()"
+    return measure(_kept.trainer, rounds)
+
+
 def release() -> None:
     """Frees what the last run left: model, optimizer, mesh and process group. Safe to call twice.
 

@@ -80,11 +80,16 @@ class Trainer:
         self.optimizer = self.data.optimizer
         self.meter.watch(self.module, self.optimizer)
 
-    def step(self) -> Step:
-        """Runs the next training step and returns its record."""
+    def step(self, traced: bool | None = None) -> Step:
+        """Runs the next training step and returns its record.
+
+        Args:
+            traced: whether memory is followed; as `trace_every` says unless given.
+        """
         index, self._next_step = self._next_step, self._next_step + 1
         every = self._trace_every
-        traced = every > 0 and (index < 2 or index % every == 1 % every)
+        if traced is None:
+            traced = every > 0 and (index < 2 or index % every == 1 % every)
         batch = self.corpus.batch(index, self.plan.batch, self.plan.seq)
         with self.meter.step(index, traced):
             tokens, targets = (t.to(self.device) for t in self.data.share(*batch))
