@@ -97,10 +97,7 @@ def _version(package: str) -> str | None:
 
 def jupyter(name: str) -> Iterator[Finding]:
     """Whether JupyterLab can show widgets."""
-    from jupyter_core.paths import jupyter_path
-
-    extension = "@jupyter-widgets/jupyterlab-manager"
-    if any((Path(place) / extension).exists() for place in jupyter_path("labextensions")):
+    if _version("jupyterlab_widgets"):
         yield Finding(name, "good", "JupyterLab has the extension that shows widgets.")
     else:
         words = "JupyterLab lacks the extension that shows widgets: panels would be text."
