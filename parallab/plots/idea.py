@@ -192,7 +192,8 @@ def _draw_schedule(ax: Axes, slots: Sequence[Sequence[Slot]], *, numbers: bool) 
             ))  # fmt: skip
             if numbers:
                 ax.text((slot.start + slot.end) / 2, rank + 0.03, str(slot.work.micro_batch),
-                        ha="center", va="center", fontsize=5.5, color="white")  # fmt: skip
+                        ha="center", va="center", fontsize=5.5,
+                        color="white" if slot.work.stage == first else INK)  # fmt: skip
 
 
 def plot_split(plan: Plan, model: Model) -> ReportFigure:
