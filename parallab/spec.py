@@ -344,8 +344,14 @@ class Model(html.Shown):
         return f"Model({', '.join([repr(self.name), *(f'{f}={v!r}' for f, v in sizes.items())])})"
 
     def __str__(self) -> str:
-        active = f", {self.active_parameters / 1e6:,.1f} M active" if self.experts else ""
-        return f"{self.name} ({self.parameters / 1e6:,.1f} M parameters{active})"
+        active = f", {_in_words(self.active_parameters)} active" if self.experts else ""
+        return f"{self.name} ({_in_words(self.parameters)} parameters{active})"
+
+
+def _in_words(parameters: int) -> str:
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:,.2f} B"
+    return f"{parameters / 1e6:,.1f} M"
 
 
 def check_size(label: str, value: object, most: int, least: int = 1) -> int:

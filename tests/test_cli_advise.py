@@ -41,7 +41,7 @@ def refused(capsys, *argv):
 def test_the_answer_in_words(capsys):
     out = advise(capsys, "--model llama-3.1-8b --gpu h100")
     first, second, third, *_ = out.splitlines()
-    assert first.startswith("llama-3.1-8b (8,030.3 M parameters) on 8 × H100 SXM 80 GB (79.2 GiB)")
+    assert first.startswith("llama-3.1-8b (8.03 B parameters) on 8 × H100 SXM 80 GB (79.2 GiB)")
     assert second == "256 sequences of 4,096 tokens a step = 1,048,576 tokens, bf16, adamw"
     assert third.startswith("71.3 GiB to fill of each (headroom 10%); ")
     assert "One node, and the model does not fit on one GPU: pipeline, ZeRO or tensor" in out

@@ -214,7 +214,7 @@ def test_every_figure_says_its_source():
 
 
 def test_of_a_large_world_each_kind_of_rank_is_called_by_its_number():
-    report = predict(Model("nano"), Plan("pp", pp=4))
+    report = predict(Model("micro"), Plan("pp", pp=4))
     report.ranks = [report.ranks[0], report.ranks[3]]
     found = words_in(plot_memory(report))
     assert "rank 0" in found

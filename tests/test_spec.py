@@ -132,7 +132,7 @@ def test_a_model_is_hashable_and_frozen():
 
 
 def test_str():
-    assert str(pl.Model("llama-3.1-8b")) == "llama-3.1-8b (8,030.3 M parameters)"
+    assert str(pl.Model("llama-3.1-8b")) == "llama-3.1-8b (8.03 B parameters)"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ EXERCISES = (
             why="one gradient of 4 bytes for each parameter, whatever the batch",
         ),
         solution=lambda: 4 * _MODEL.parameters,
-        hint="What is averaged, how many of them are there (print the model), and how many bytes "
+        hint="What is averaged, how many of them are there (model.parameters), and how many bytes "
         "has each in fp32?",
     ),
     Exercise(

@@ -119,7 +119,7 @@ EXERCISES = (
             "bytes for each flat piece",
         ),
         solution=lambda: 8 * _MODEL.parameters // RANKS,
-        hint="AdamW's two moments, 4 bytes each, for how many of the parameters? Print the model.",
+        hint="AdamW's two moments, 4 bytes each, for how many of model.parameters?",
     ),
     Exercise(
         name="zero3-largest",

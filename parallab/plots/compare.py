@@ -67,7 +67,7 @@ def plot_comparison(
     figure = ReportFigure(WIDTH_INCHES, height)
     grid = figure.add_gridspec(
         1, len(columns), left=0.225, right=0.99, top=1 - 0.73 / height, bottom=0.43 / height,
-        wspace=0.1, width_ratios=[width for width, _ in columns],
+        wspace=0.14, width_ratios=[width for width, _ in columns],
     )  # fmt: skip
     for place, (_, draw) in enumerate(columns):
         ax = figure.add_subplot(grid[place])

@@ -141,12 +141,12 @@ def _draw_bars(
 
 def _draw_card(ax: Axes, memory_bytes: int, device: str, unit: Unit) -> None:
     x = memory_bytes / unit.size_bytes
-    beyond = x < 0.1 * ax.get_xlim()[1]  # no room on the left
+    left_half = x < 0.5 * ax.get_xlim()[1]
     ax.axvline(x, color=INK, linewidth=1.2)
+    # Above the bars, which may reach to either side of the line.
     ax.annotate(
-        f"{device}: {in_words(memory_bytes)}", (x, 1), (4 if beyond else -4, -3),
-        ("data", "axes fraction"), textcoords="offset points", ha="left" if beyond else "right",
-        va="top", fontsize=8, color=INK, rotation=90,
+        f"{device}: {in_words(memory_bytes)}", (x, 1), (0, 1.5), ("data", "axes fraction"),
+        textcoords="offset points", ha="left" if left_half else "right", fontsize=8, color=INK,
     )  # fmt: skip
 
 

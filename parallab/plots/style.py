@@ -123,8 +123,9 @@ def rank_title(rank: int, device: str) -> str:
 def caption(report: Report) -> str:
     """Where a figure's numbers come from: its source, the model and the plan."""
     plan = report.plan
+    order = f", {plan.schedule}" if plan.pp > 1 and plan.strategy != "mp" else ""
     return (
-        f"{report.source} · {report.model.name} · {plan.strategy} on {plan.devices} · "
+        f"{report.source} · {report.model.name} · {plan.strategy} on {plan.devices}{order} · "
         f"batch {plan.batch} × {plan.seq} · {plan.precision} · {plan.optimizer}"
     )
 
