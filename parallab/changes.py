@@ -263,8 +263,9 @@ def _time(first: Report, second: Report) -> list[str]:
         words.append(f"That is {rates[0]:,.0f} → {rates[1]:,.0f} tokens per second.")
     slowed = [n for n, report in (("A", first), ("B", second)) if not _has_plain_steps(report)]
     if slowed:
-        words.append(f"{' and '.join(slowed)} has no untraced step after the first: those that "
-                     "are timed are slower than others would be.")  # fmt: skip
+        words.append(f"{' and '.join(slowed)} {'has' if len(slowed) == 1 else 'have'} no untraced "
+                     "step after the first: those that are timed are slower than others would be."
+                     )  # fmt: skip
     if any(rank.device == "cpu" for report in (first, second) for rank in report.ranks):
         words.append("Times on CPU engines say little about GPUs.")
     return words

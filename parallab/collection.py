@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Collection, Iterable, Sequence
+import stat
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallab.catalog import strategy
 from parallab.compare import compare
 from parallab.errors import ReportError
-from parallab.report import Report
+from parallab.report import CATEGORIES, OPERATIONS, Report, Step
 
 SCHEMA = "parallab.reports/1"
 # A Report of eight ranks and a hundred steps has some megabytes.
 MAX_BYTES = 64 * 2**20
 MIB = 2**20
+_AXES = {"dp", "pp", "tp", "world"}
 
 
 class Named(NamedTuple):
@@ -78,10 +80,18 @@ def load(path: str | Path) -> list[Named]:
     """
     path = Path(path)
     try:
-        check_size(str(path), path.stat().st_size)
-        data = path.read_bytes()
-    except OSError as error:
-        raise ReportError(f"{path} cannot be read: {error.strerror}.") from error
+        found = path.stat()
+        check_size(str(path), found.st_size)
+        # A shell's <(command) has no name of its own, so nobody could wait for its writer in vain.
+        if stat.S_ISFIFO(found.st_mode) and path.resolve().exists():
+            raise ReportError(f"{path} is a pipe, not a file.")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)  # a device has no size, and no end
+    except ReportError:
+        raise
+    except (OSError, ValueError) as error:  # a zero byte in its name
+        reason = getattr(error, "strerror", None) or error
+        raise ReportError(f"{path} cannot be read: {reason}.") from error
     return read(str(path), data)
 
 
@@ -127,15 +137,21 @@ def paths(words: str) -> list[Path]:
     Raises:
         ReportError: there are none.
     """
-    path = Path(words.strip()).expanduser()
-    if path.is_dir():
-        found = sorted(path.glob("*.json"))
-    elif glob.has_magic(path.name):
-        found = sorted(path.parent.glob(path.name))
-    else:
-        return [path]
+    try:
+        path = Path(words.strip()).expanduser()
+        folder = path.is_dir()
+        if folder:
+            found = sorted(path.glob("*.json"))
+        elif glob.has_magic(str(path)) and not path.exists():
+            root = Path(path.anchor)
+            found = sorted(root.glob(str(path.relative_to(root))))
+        else:
+            return [path]
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a zero byte, nobody's home
+        reason = str(getattr(error, "strerror", None) or error).rstrip(".")
+        raise ReportError(f"{words.strip()[:80]!r} is no path here: {reason}.") from None
     if not found:
-        raise ReportError(f"There is no {'.json file in' if path.is_dir() else 'file'} {path}.")
+        raise ReportError(f"There is no {'.json file in' if folder else 'file'} {path}.")
     return found
 
 
@@ -153,21 +169,50 @@ def _checked(data: object) -> Report:
 
 
 def _check_values(report: Report) -> None:
-    """What figures of every rank are added up from, and what they are sorted by."""
+    """What figures are added up from, sorted by and drawn from."""
+    if not isinstance(report.environment.get("represents", {}), dict):
+        raise TypeError("represents does not say for how many ranks each one stands")
     for rank in report.ranks:
-        rows = [row for step in rank.steps for row in step.communication]
-        spans = [span for step in rank.steps for span in step.spans]
-        numbers: list[Any] = [
-            *rank.coords.values(),
-            *(size for row in rows for size in (row.count, row.payload_bytes, row.wire_bytes)),
-            *(at for span in spans for at in (span.start, span.end)),
-        ]
-        words: list[Any] = [
-            rank.device,
-            rank.host,
-            *(w for row in rows for w in (row.op, row.axis)),
-        ]
-        wrong = [n for n in numbers if not isinstance(n, int | float)]
+        amounts: list[Any] = [rank.rank, *rank.coords.values()]
+        words: list[Any] = [rank.device, rank.host]
+        wrong: list[Any] = [axis for axis in rank.coords if axis not in _AXES]
+        for step in rank.steps:
+            amounts += _amounts(step)
+            words += [row.phase for row in step.communication] + [s.kind for s in step.spans]
+            wrong += _unknown(step)
+        wrong += [n for n in amounts if not _is_amount(n)]
         wrong += [word for word in words if not isinstance(word, str)]
         if wrong:
-            raise TypeError(f"{wrong[0]!r} stands where it cannot, in rank {rank.rank!r}")
+            raise TypeError(f"{wrong[0]!r:.60} stands where it cannot, in rank {rank.rank!r:.20}")
+
+
+def _is_amount(value: Any) -> bool:
+    """A number that can be counted with; NaN and infinity compare as if they were not small."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _amounts(step: Step) -> Iterator[Any]:
+    """Whatever has to be a number."""
+    memory = step.memory
+    yield from (step.step, step.seconds or 0, step.begin or 0, memory.peak_bytes)
+    yield from (*memory.at_peak.values(), *memory.states.values(), *step.traffic.values())
+    for phase in memory.phases:
+        yield from (phase.peak_bytes, *phase.by_category.values())
+    for series in (memory.series, memory.marks):
+        for values in series.values():
+            yield from values
+    for row in step.communication:
+        yield from (row.count, row.payload_bytes, row.wire_bytes, row.seconds or 0)
+    for span in step.spans:
+        yield from (span.stage, span.micro_batch, span.start, span.end)
+
+
+def _unknown(step: Step) -> Iterator[Any]:
+    """What no plot has a name for, and series that do not go together."""
+    for series in (step.memory.series, step.memory.marks):
+        if len(set(map(len, series.values()))) > 1:
+            yield "a series that is longer than another"
+    yield from step.memory.series.keys() - {*CATEGORIES, "seconds"}
+    for row in step.communication:
+        if row.op not in OPERATIONS or row.axis not in _AXES:
+            yield f"{row.op} on {row.axis}"

@@ -264,7 +264,7 @@ def _figures(shown: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     facts = {"highest peak": _amount(shown.peak_bytes),
              "sent in a step": f"{_amount(shown.wire_bytes)} by the busiest rank"}  # fmt: skip
     seconds, bubble = shown.step_seconds, shown.bubble
-    if seconds is not None:
+    if seconds:
         facts["step"] = f"{seconds * 1e3:,.1f} ms"
         facts["tokens per second"] = f"{shown.tokens_per_second:,.0f}"
     if bubble is not None:

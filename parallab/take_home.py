@@ -123,9 +123,13 @@ def read_plan(path: str | Path) -> tuple[Model, Plan]:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise PlanError(f"{path} cannot be read as a plan: {error}.") from None
+        reason = getattr(error, "strerror", None) or error
+        raise PlanError(f"{path} cannot be read as a plan: {reason}.") from None
     try:
         described, split = data["model"], data["plan"]
+        unknown = split.keys() - Plan().to_dict().keys()
+        if unknown:
+            raise PlanError(f"A plan has no {', '.join(sorted(unknown))}.")
         model = Model(described) if isinstance(described, str) else Model.from_dict(described)
         return model, Plan.from_dict(split)
     except ParallabError as error:

@@ -137,7 +137,7 @@ def _why_not_accelerate(plan: Plan) -> str | None:
 
 def _accelerate_kind(plan: Plan) -> tuple[str, dict[str, Any], list[str]]:
     """The distributed type, its settings, and what they leave to the script."""
-    script = [f"Each rank's DataLoader gives {plan.micro_batch} sequences of {plan.seq} tokens."]
+    script = [f"Each rank's DataLoader gives {_sequences(plan)} of {plan.seq} tokens."]
     if plan.micro_batches > 1:
         script.append(f"Accelerator(gradient_accumulation_steps={plan.micro_batches}).")
     checkpointing = "model.gradient_checkpointing_enable() recomputes."
@@ -189,10 +189,14 @@ def _megatron(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _sequences(plan: Plan) -> str:
+    return f"{plan.micro_batch} sequence{'s' if plan.micro_batch > 1 else ''}"
+
+
 def _megatron_words(plan: Plan) -> list[str]:
     words = [
         "Through Megatron-LM, which must be installed and knows models like bert, gpt2, t5, llama.",
-        f"Micro-batches of {plan.micro_batch} sequences of {plan.seq} tokens.",
+        f"Micro-batches of {_sequences(plan)} of {plan.seq} tokens.",
     ]
     if plan.recompute != "full":
         words.append("It always recomputes something: here the attention scores only.")

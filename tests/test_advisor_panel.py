@@ -157,6 +157,15 @@ def test_what_hinders_in_the_last_moment_is_shown(advisor):
     assert "A run is &lt;under way&gt;." in advisor._error.value
 
 
+def test_an_answer_to_another_question_does_not_stay(advisor, asked):
+    ask(advisor)
+    asked.error = HardwareError("There is no such hardware.")
+    ask(advisor)
+    assert "There is no such hardware." in text(advisor)
+    assert "One node" not in text(advisor)
+    assert len(advisor._table.children) == 0
+
+
 def test_fewer_plans_leave_no_old_rows(advisor, asked):
     ask(advisor)
     assert len(advisor._table.children) == 3

@@ -109,6 +109,12 @@ def test_time_is_held_against_its_spread(seconds, words):
     assert "CPU engines say little" in found
 
 
+def test_two_without_an_untraced_step_are_more_than_one():
+    one = recorded(1)
+    assert "A and B have no untraced step after the first" in told(one, one)["Time"]
+    assert "B has no untraced step after the first" in told(recorded(), one)["Time"]
+
+
 def test_many_steps_far_apart_are_a_difference():
     one = slower(recorded(8), [0.2] * 6)
     found = told(one, slower(one, [0.4] * 6))["Time"]

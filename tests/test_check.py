@@ -40,9 +40,24 @@ def test_what_is_not_filled_in_is_red(name):
     assert pl.check(name) == Verdict(False, UNFILLED)
 
 
+class Hostile:
+    """What a class of a learner's own may do when it is shown."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __repr__(self) -> str:
+        raise self.error
+
+
+class UnsaidError(Exception):
+    def __str__(self) -> str:
+        raise self
+
+
 WRONG = (
-    None, math.nan, -math.inf, -1, 10**400, "", "no", b"x", [], {}, object(), print, int,
-    lambda: 1,
+    None, math.nan, -math.inf, -1, 10**400, -(10**400), "", "no", b"x", [], {}, object(), print,
+    int, lambda: 1, Hostile(SystemExit(3)), Hostile(UnsaidError()),
 )  # fmt: skip
 
 
@@ -116,6 +131,19 @@ def dies(x):
     os._exit(3)
 
 
+def returns_too_much(x):
+    return torch.zeros(200_000)  # noqa: F821
+
+
+def writes_anywhere(x):
+    import contextlib
+    import os
+
+    for file in range(3, 30):
+        with contextlib.suppress(OSError):
+            os.write(file, b"hello\n")
+
+
 def too_many_arguments(x, y):
     return x
 
@@ -134,6 +162,8 @@ async def waits(x):
         (another_name, "NameError: name 'y' is not defined"),
         (raises_on_one_rank, "On rank 2 your function failed: ValueError: not here."),
         (dies, "its process died"),
+        (returns_too_much, "it returned 200,000 numbers"),
+        (writes_anywhere, "Your function wrote over what its ranks had to say"),
         (too_many_arguments, "missing 1 required positional argument"),
         (waits, "not async def"),
         (lambda x: x, "A lambda has no text of its own"),
@@ -174,6 +204,10 @@ def test_the_ranks_of_a_function_are_counted_and_gone_afterwards():
     assert psutil.Process(host.pid).children() == []
 
 
+def test_so_large_a_number_is_said_to_be_too_large():
+    assert "So large a number cannot be" in pl.check("bytes-per-parameter", 10**400).words
+
+
 def test_a_host_that_is_gone_is_started_again():
     functions.on_ranks(one_all_reduce, [[[1.0]]])
     functions._hosts[0].kill()
@@ -189,7 +223,7 @@ def test_an_unknown_name_is_a_sentence_with_those_near_it():
     assert verdict.words.startswith(
         "There is no exercise called 'zero1-optimiser-byte'. Near it are: zero1-optimizer-bytes"
     )
-    assert "There is no exercise called 3." in pl.check(3, 3).words
+    assert "The name of an exercise is a text. There are: bytes-" in pl.check(3, 3).words
     with pytest.raises(ValueError, match="Near it are: all-reduce"):
         pl.check.question("all-reduse")
 

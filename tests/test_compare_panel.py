@@ -152,6 +152,8 @@ def test_names_can_be_changed_and_runs_forgotten(panel):
     assert panel.pins.names == ["ddp ×2, nano (2)"]
     assert len(every(panel, "pl-pin-row")) == 1
     assert panel.pair is None
+    assert panel.pins.rename(DDP, "too late") == "too late"  # typed as it was removed
+    assert panel.pins.names == ["ddp ×2, nano (2)"]
 
 
 def test_names_are_no_markup(panel):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 from dataclasses import replace
 
@@ -83,10 +84,43 @@ def test_what_is_no_report_is_said_in_a_sentence(data, words):
         collection.read("r.json", data)
 
 
+def damage(path: str, value: object) -> bytes:
+    """The recorded Report with something else at a place such as ranks/0/steps/0/seconds."""
+    found = recorded().to_dict()
+    *before, last = (int(p) if p.isdecimal() else p for p in path.split("/"))
+    at = found
+    for part in before:
+        at = at[part]
+    at[last] = value
+    return json.dumps(found).encode()
+
+
+STEP = "ranks/0/steps/0"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("environment/represents", 5),
+        ("ranks/0/rank", "one"),
+        ("ranks/0/coords", {"zz": 1}),
+        (f"{STEP}/memory/peak_bytes", 10**400),
+        (f"{STEP}/memory/series", {"seconds": ["a"], "parameters": ["b"]}),
+        (f"{STEP}/memory/series", {"seconds": [0.0], "parameters": [1, 2]}),
+        (f"{STEP}/memory/phases", [{"phase": "forward", "peak_bytes": "a", "by_category": {}}]),
+        (f"{STEP}/communication/0/op", "teleport"),
+        (f"{STEP}/communication/0/axis", "zz"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_when_it_is_opened(path, value):
+    with pytest.raises(ReportError, match="This Report is damaged"):
+        collection.read("r.json", damage(path, value))
+
+
 def test_a_file_that_is_too_large_is_not_even_read(tmp_path, monkeypatch):
     with (tmp_path / "big.json").open("wb") as file:
         file.truncate(100 * 2**20)
-    monkeypatch.setattr("pathlib.Path.read_bytes", None)
+    monkeypatch.setattr("pathlib.Path.open", None)
     with pytest.raises(ReportError, match=r"has 100 MiB, and files of Reports are read up to 64"):
         collection.load(tmp_path / "big.json")
 
@@ -102,6 +136,22 @@ def test_paths(tmp_path):
         collection.paths(f"{tmp_path}/c*.json")
     with pytest.raises(ReportError, match="nowhere"):
         collection.load(tmp_path / "nowhere.json")
+    assert collection.paths(f"{tmp_path.parent}/{tmp_path.name[:-1]}?/a.json") == both[:1]
+    (tmp_path / "run[1].json").touch()
+    assert collection.paths(f"{tmp_path}/run[1].json") == [tmp_path / "run[1].json"]
+
+
+@pytest.mark.parametrize("words", ["a\0b", "~nobody-of-this-name/r.json", "x" * 5000])
+def test_what_is_no_path_is_a_sentence(words):
+    with pytest.raises(ReportError, match=r"no path here|cannot be read"):
+        collection.load(collection.paths(words)[0])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "r.json")
+    with pytest.raises(ReportError, match=r"/r.json is a pipe, not a file\.$"):
+        collection.load(tmp_path / "r.json")
 
 
 # What is taken along.
@@ -211,3 +261,11 @@ def test_two_results_need_two_files(two, tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["compare", str(path), "--html", target, "--csv", target])
     assert "--html and --csv would both write" in capsys.readouterr().err
+
+
+def test_no_result_is_written_over_a_report(two, tmp_path, capsys):
+    path = two[0].report.save(tmp_path / "r.json")
+    with pytest.raises(SystemExit):
+        main(["compare", str(path), "--html", str(path)])
+    assert "would overwrite a Report that is compared" in capsys.readouterr().err
+    assert collection.load(path)[0].report == two[0].report

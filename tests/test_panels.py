@@ -214,6 +214,14 @@ def test_what_nobody_expected_is_shown_too(make):
     assert "did not expect" in lab.panel._error.value
 
 
+def test_a_run_ends_though_its_last_picture_cannot_be_drawn(make):
+    lab = make()
+    lab.panel._picture.redraw = lambda: 1 / 0
+    click(lab, "pl-run")
+    assert lab.panel.wait(LONG) == "done"
+    assert "ZeroDivisionError" in lab.panel._error.value
+
+
 def test_lab_run_refuses_before_it_starts(make):
     lab = make()
     with pytest.raises(PlanError, match="longer than"):

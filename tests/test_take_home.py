@@ -68,6 +68,7 @@ def test_a_plan_that_cannot_be_read_is_a_sentence(tmp_path, capsys):
         "[]": "describes no plan: it must hold",
         '{"model": "mini", "plan": {"strategy": "zero9"}}': "no strategy called 'zero9'",
         '{"model": "maxi", "plan": {"strategy": "ddp"}}': "no model called 'maxi'",
+        '{"model": "mini", "plan": {"strategy": "ddp", "micro_batch": 2}}': "has no micro_batch.",
     }.items():
         file.write_text(text)
         with pytest.raises(SystemExit):
@@ -91,6 +92,9 @@ def test_the_command_writes_the_files(tmp_path, capsys):
     assert main(["take-home", "--strategy", "zero3", "--to", str(tmp_path)]) == 0
     assert "accelerate launch --config_file accelerate.yaml" in capsys.readouterr().out
     assert read_plan(tmp_path / "plan.json") == (MINI, pl.Plan("zero3", 4))
+    file = tmp_path / "plan.json"
+    assert main(["take-home", "--to", str(file)]) == 2
+    assert f"{file} cannot be written: File exists." in capsys.readouterr().err
 
 
 # As the packages themselves read them.

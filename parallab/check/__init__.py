@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from parallab.check.exercise import UNFILLED, Exercise, Verdict, wrong
+from parallab.check.exercise import UNFILLED, Exercise, Verdict, in_words, wrong
 from parallab.check.registry import exercises, no_such
 from parallab.errors import ParallabError
 
@@ -41,8 +41,8 @@ class Check:
             return exercise.judge(answer)
         except ParallabError as error:
             return wrong(str(error))
-        except Exception as error:  # noqa: BLE001 an answer may be anything, and break in any way
-            return wrong(f"This answer cannot be checked: {type(error).__name__}: {error}.")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 an answer may break in any way
+            return wrong(f"This answer cannot be checked: {in_words(error)}.")
 
     def question(self, name: str) -> Exercise:
         """The exercise, to be shown: its question, and a hint to unfold.

@@ -53,6 +53,14 @@ def wrong(words: str) -> Verdict:
     return Verdict(False, words)
 
 
+def in_words(error: BaseException) -> str:
+    """An error that somebody's own class raised, which may fail to say what it is."""
+    try:
+        return f"{type(error).__name__}: {error}"[:400]
+    except Exception:  # noqa: BLE001
+        return type(error).__name__
+
+
 Judge = Callable[[Any], Verdict]
 
 

@@ -168,6 +168,10 @@ def _ask(order: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
         if line is None:
             raise RankError(f"Your function was not back after {seconds:g} s, and was ended.")
         answers = list(json.loads(line))
+    except (ValueError, BrokenPipeError):
+        _end(host)
+        raise RankError("Your function wrote over what its ranks had to say: leave alone the files "
+                        "that it did not open.") from None  # fmt: skip
     except BaseException:
         _end(host)
         raise

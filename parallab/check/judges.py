@@ -15,6 +15,7 @@ from parallab.report import Report
 from parallab.spec import Model
 
 MIB = 2**20
+MOST = 1e300  # anything beyond is no float, or nearly none
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ def number(
         if isinstance(answer, bool) or not isinstance(answer, Real):
             return wrong(f"The answer is a number, not {_kind(answer)}.")
         answer = int(answer) if isinstance(answer, Integral) else float(answer)
-        if not math.isfinite(answer) or answer < least:
+        if abs(answer) > MOST:
+            return wrong(f"So large a number cannot be {what}.")
+        if math.isnan(answer) or answer < least:
             return wrong(f"{answer!r} cannot be {what}; the answer is a number from {least:g} up.")
         found = measure()
         given = f"{answer:,} {unit}".strip()
@@ -179,7 +182,7 @@ def choice(answer_is: Callable[[], str], options: Mapping[str, Callable[[], str]
             return wrong(f"The answer is a text, not {_kind(answer)}: {_listed(options)}.")
         chosen = next((o for o in options if o.casefold() == answer.strip().casefold()), None)
         if chosen is None:
-            return wrong(f"{answer!r} is none of the choices: {_listed(options)}.")
+            return wrong(f"{answer[:60]!r} is none of the choices: {_listed(options)}.")
         return Verdict(chosen == answer_is(), options[chosen]())
 
     return judge

@@ -33,6 +33,7 @@ from parallab.meter.timeline import Timeline
 GRACE_SECONDS = 1.0
 # A host that nobody has needed for so long gives its memory back.
 IDLE_SECONDS = 300
+MOST_NUMBERS = 100_000
 
 
 def main() -> None:
@@ -105,7 +106,7 @@ def _fork(order: Mapping[str, Any], rank: int) -> tuple[int, int]:
     # Nobody may be left to end it.
     signal.alarm(math.ceil(order["seconds"]) + 10)
     try:
-        answer = json.dumps(_call(order, rank))
+        answer = json.dumps(_call(order, rank), default=repr)
     except BaseException as error:  # noqa: BLE001 whatever it is, the learner is told
         answer = json.dumps({"error": " ".join(f"{type(error).__name__}: {error}"[:400].split())})
     os.write(theirs, answer.encode() + b"\n")
@@ -148,6 +149,8 @@ def _kind(value: Any) -> str:
 def _plain(value: Any) -> Any:
     """A returned value as JSON: tensors as lists, what is no number or text as a text."""
     if isinstance(value, torch.Tensor):
+        if value.numel() > MOST_NUMBERS:
+            raise ValueError(f"it returned {value.numel():,} numbers, more than anybody looks at")
         return value.detach().tolist()
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(part) for part in value]

@@ -30,6 +30,9 @@ def exercises() -> dict[str, Exercise]:
 def no_such(name: object) -> str:
     """The sentence about a name that no exercise has, with the names near it."""
     known = list(exercises())
-    near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.4)
+    if not isinstance(name, str):
+        return f"The name of an exercise is a text. There are: {', '.join(known)}."
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     listed = ", ".join(near or known)
-    return f"There is no exercise called {name!r}. {'Near it' if near else 'There'} are: {listed}."
+    which = f"There is no exercise called {name[:60]!r}."
+    return f"{which} {'Near it' if near else 'There'} are: {listed}."

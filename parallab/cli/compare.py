@@ -48,6 +48,7 @@ def add_commands(commands: Commands) -> None:
 def compare_files(args: argparse.Namespace) -> int:
     """Prints the comparison of saved Reports, or writes it."""
     check_outputs(args)
+    _spare_reports(args)
     loaded = [(file, collection.load(file)) for file in args.reports]
     # A Report alone in its file goes by the file, in pictures without its folder.
     names = [file if len(pins) == 1 else pin.name for file, pins in loaded for pin in pins]
@@ -72,6 +73,15 @@ def compare_files(args: argparse.Namespace) -> int:
         else:
             Path(args.json).write_text(json.dumps(data), encoding="utf-8")
     return 0
+
+
+def _spare_reports(args: argparse.Namespace) -> None:
+    """Refuses to write over what is compared."""
+    read = {Path(file).resolve() for file in args.reports}
+    for flag in ("json", "plot", "html", "csv"):
+        name = getattr(args, flag)
+        if name and Path(name).resolve() in read:
+            args.parser.error(f"--{flag} {name} would overwrite a Report that is compared.")
 
 
 def _write(args: argparse.Namespace, named: list[Named]) -> None:

@@ -11,6 +11,7 @@ from parallab.cli.arguments import (
     model_and_plan,
     whole_number,
 )
+from parallab.errors import PlanError
 from parallab.take_home import TakeHome, take_home
 
 
@@ -39,5 +40,8 @@ def package(args: argparse.Namespace) -> TakeHome:
     """What the flags ask for, written to its folder where there is one."""
     found = take_home(*model_and_plan(args), nodes=args.nodes)
     if args.to:
-        found.save(args.to)
+        try:
+            found.save(args.to)
+        except OSError as error:
+            raise PlanError(f"{args.to} cannot be written: {error.strerror}.") from None
     return found

@@ -183,6 +183,7 @@ class Advisor:
             self._say(f"{self.advice.considered:,} plans compared.")
         except BaseException:
             self._say("")
+            self._forget()
             raise
         finally:
             self._button.disabled = False
@@ -206,6 +207,12 @@ class Advisor:
         head = [self._head] if advice.options else []
         self._table.children = [*head, *(r.widget for r in self._rows[: len(advice.options)])]
         self._others.value = _rest(advice)
+
+    def _forget(self) -> None:
+        """Shows no answer: that to another question would be taken for this one's."""
+        self.advice = None
+        self._rule.value = self._others.value = ""
+        self._table.children = []
 
     def _say(self, message: str) -> None:
         self._status.value = f'<div class="pl-status">{html.escape(message)}</div>'

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from parallab.cluster import Cluster
 
 Offered = TypeVar("Offered", Advisor, Scale)
+UNDER_WAY = "A run is under way in the run panel: stop it, or wait for its end."
 
 
 class Lab:
@@ -107,6 +108,8 @@ class Lab:
                 panel.offer(model)
 
     def _run_this(self, model: Model, plan: Plan, gpu: str | None) -> None:
+        if self.panel.state == "running":
+            raise ClusterError(UNDER_WAY)
         reason = self.panel.why_not(model, plan)
         if reason is not None:
             raise PlanError(reason)
@@ -123,7 +126,7 @@ class Lab:
 
     def _play(self, report: Report, speed: float) -> None:
         if not self.panel.replay(report, speed):
-            raise ClusterError("A run is under way in the run panel: stop it, or wait for its end.")
+            raise ClusterError(UNDER_WAY)
         self._tabs.open("Run")
 
     def pin(self, report: Report, name: str = "") -> str:

@@ -47,7 +47,7 @@ class Picture:
     def __init__(
         self, look: Look, runner: Runner, first: Job, failed: Callable[[BaseException], None]
     ) -> None:
-        self._runner = runner
+        self._runner, self._failed = runner, failed
         self._lock = threading.RLock()
         self._running = False
         self._ran: tuple[Model, Plan, LiveRunView] | None = None
@@ -122,7 +122,10 @@ class Picture:
         with self._lock:
             if self._running:
                 self._running = False
-                self.redraw()
+                try:
+                    self.redraw()
+                except Exception as error:  # noqa: BLE001 a run ends, whatever it brought
+                    self._failed(error)
 
     def redraw(self) -> None:
         """Shows the same once more, with the bytes that are chosen."""

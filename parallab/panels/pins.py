@@ -70,7 +70,7 @@ class Pins:
         """Calls a Report something else; returns what, since every name is there once."""
         with self._lock:
             others = [pin.name for pin in self._found if pin.report is not report]
-            before = next(pin.name for pin in self._found if pin.report is report)
+            before = next((pin.name for pin in self._found if pin.report is report), "")
             new = unique(wish.strip(), others) if wish.strip() else before
             self._found = [
                 Named(new, report) if pin.report is report else pin for pin in self._found

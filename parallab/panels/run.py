@@ -192,11 +192,9 @@ class RunPanel:
         self._say("Stopping after the current step …")
 
     def why_not(self, model: Model, plan: Plan) -> str | None:
-        """Why a plan cannot run here, None where it can."""
+        """Why a plan can never run here, None where it can, perhaps after the present run."""
         if self.runner.replayed is not None:
             return "This lab replays a saved Report: nothing runs in it."
-        if self._alive():
-            return "A run is under way: stop it, or wait for its end."
         if plan.devices > self.runner.max_devices:
             most = self.runner.max_devices
             return f"This plan is for {plan.devices:,} devices, and a lab here has at most {most}."

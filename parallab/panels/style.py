@@ -30,6 +30,7 @@ STYLE = """<style>
 .pl-panel .pl-choice.pl-chosen:disabled { opacity: .6; }
 .pl-panel .pl-action { width: auto; height: 30px; min-height: 30px; margin: 0; border-radius: 4px; }
 .pl-panel .pl-actions { flex-flow: row wrap; gap: 6px; overflow: visible; }
+.pl-panel .pl-actions > .pl-action { flex: 0 0 auto; padding: 0 9px; }
 .pl-packed { border-left: 4px solid var(--jp-border-color2, #ddd); padding: 2px 12px;
   margin: 8px 0 4px; font-size: 13px; }
 .pl-packed pre { font-size: 12px; white-space: pre-wrap; }
@@ -112,10 +113,10 @@ STYLE = """<style>
   line-height: 18px; border-radius: 3px; background: var(--jp-layout-color2, #eee);
   color: var(--jp-ui-font-color1, #222); }
 .pl-between { font-size: 13px; line-height: 20px; padding: 10px 0 2px; }
-.pl-changes { display: grid; grid-template-columns: 8.5em minmax(0, 1fr); gap: 4px 10px;
+.pl-panel dl.pl-changes { display: grid; grid-template-columns: 8.5em minmax(0, 1fr); gap: 4px 10px;
   margin: 2px 0 12px; max-width: 130ch; font-size: 12.5px; line-height: 18px; }
-.pl-panel .pl-changes > dt { font-weight: 600; width: auto; margin: 0; }
-.pl-panel .pl-changes > dd { margin: 0; width: auto; }
+.pl-panel .pl-changes > dt { display: block; font-weight: 600; width: auto; margin: 0; }
+.pl-panel .pl-changes > dd { display: block; margin: 0; width: auto; }
 .pl-compare summary { font-size: 12px; line-height: 28px; cursor: pointer; }
 .pl-panel .pl-take > .pl-action { flex: 0 0 auto; padding: 0 12px; }
 .pl-panel a.pl-link { color: var(--jp-content-link-color, #0072B2); text-decoration: underline;

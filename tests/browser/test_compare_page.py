@@ -50,6 +50,11 @@ def test_two_runs_are_compared_and_taken_along(open_notebook: Open) -> None:
     panel.locator(".pl-why", has_text="notes.json is not JSON").wait_for()
     panel.locator(".pl-changes dd", has_text="Strategy ddp → zero3").wait_for()
     assert panel.locator(".pl-pin-row").count() == 2
+    # Each matter beside its sentences, though JupyterLab has a style of its own for such lists.
+    title, words = (
+        panel.locator(f".pl-changes {tag}").first.bounding_box() for tag in ("dt", "dd")
+    )
+    assert (title["y"], title["x"] + title["width"] < words["x"]) == (words["y"], True)
     panel.locator("img.pl-fig").wait_for()
     both_themes(notebook, panel, "compare")
     assert share_of(notebook.pixels(1), CATEGORY_COLOURS["optimizer"]) > 0.01
