@@ -108,8 +108,10 @@ def ranking(options: Sequence[Option], reports: Sequence[Report] = ()) -> Table:
         reports: measured, one for each option; without any, what is proposed.
 
     Raises:
-        ValueError: another number of Reports, or one without time.
+        ValueError: no option, another number of Reports, or one without time.
     """
+    if not options:
+        raise ValueError("There is no option to show.")
     measured = [report.step_seconds for report in reports]
     if reports and (len(options) != len(reports) or None in measured):
         raise ValueError("Give one measured Report for each option.")

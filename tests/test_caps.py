@@ -39,6 +39,7 @@ def test_the_meter_raises_in_the_phase_that_goes_beyond_the_cap(traced):
     [
         ([MIB, MIB], r"cap_bytes names 2 engines, and there are 4; give one number for all"),
         (0, r"cap_bytes=0 must be a whole number from 1"),
+        (1.5, r"cap_bytes=1\.5 must be a whole number from 1"),
         ([MIB, MIB, MIB, 1.5], r"cap_bytes=1\.5 must be a whole number"),
     ],
 )

@@ -222,6 +222,19 @@ def test_of_a_large_world_each_kind_of_rank_is_called_by_its_number():
     assert "rank 1" not in found
 
 
+def test_a_model_may_have_any_name():
+    report = fake_report("zero3", devices=4)
+    report.model = Model(
+        "a $x_{$ b",
+        **{
+            k: v
+            for k, v in report.model.to_dict().items()
+            if k in ("layers", "hidden", "heads", "ffn", "vocab")
+        },
+    )
+    assert report.plot()._repr_png_()
+
+
 def test_memory_areas_reach_what_the_report_says():
     report = fake_report("ddp", devices=2, steps=2)
     (ax,) = plot_memory(report).axes

@@ -92,6 +92,8 @@ def test_a_ranking_puts_need_beside_peak_and_one_order_beside_the_other():
                 step.seconds = seconds
     table = ranking(chosen, reports)
     assert [row[-2:] for row in table.rows] == [("500", "2 → 2"), ("250", "1 → 1")]
+    with pytest.raises(ValueError, match="There is no option to show"):
+        ranking([])
     with pytest.raises(ValueError, match="one measured Report for each option"):
         ranking(chosen, reports[:1])
     with pytest.raises(ValueError, match="No plan of 'magic' is here; there are"):

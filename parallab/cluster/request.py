@@ -104,7 +104,7 @@ def _check_caps(
     """One cap for each rank of the plan, from one for all, or from one for each engine."""
     if caps is None:
         return None
-    each = [caps] * engines if isinstance(caps, int) else list(caps)
+    each = list(caps) if isinstance(caps, Sequence) else [caps] * engines
     if len(each) != engines:
         raise PlanError(
             f"cap_bytes names {len(each)} engines, and there are {engines}; give one number for "

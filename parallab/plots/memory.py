@@ -294,4 +294,6 @@ def _headings(
 
 def caption_on(figure: Figure, words: str) -> Text:
     """Writes where the numbers come from into the upper right corner."""
-    return figure.text(0.985, 0.985, words, ha="right", va="top", fontsize=7.5, color=MUTED)
+    return figure.text(
+        0.985, 0.985, words, ha="right", va="top", fontsize=7.5, color=MUTED, parse_math=False
+    )
