@@ -11,12 +11,14 @@ import pytest
 
 from parallab.cluster import Cluster
 
-# They take minutes each, so they come first: the processes of `pytest -n` then end together.
-LONGEST = ("test_three_ways.py", "test_labs.py")
+# The longest come first, so that the processes of `pytest -n` end together: ranks that share the
+# cores beside files that mostly wait, then what starts a notebook.
+FIRST = ("test_three_ways.py", "test_cluster_life.py", "test_cluster_faults.py", "test_labs.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    place = {name: at for at, name in enumerate(FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(FIRST)))
 
 
 @pytest.fixture(scope="session")

@@ -59,11 +59,10 @@ CASES: dict[str, list[Case]] = {
     "four": [
         (PLAIN, on(4, "tp", sequence_parallel=True)),
         (PLAIN, on(4, "mp")),
-        (PLAIN, on(4, "pp", micro_batches=8, schedule="gpipe")),
-        (PLAIN, on(4, "pp", micro_batches=8, schedule="1f1b")),
+        (PLAIN, on(4, "pp", micro_batches=8)),
         *[(TIED, on(4, "pp", micro_batches=8, schedule=s)) for s in SCHEDULES],
-        *[(sizes, on(4, "3d", dp=2, pp=1, tp=2, zero=zero))
-          for sizes in (PLAIN, TIED) for zero in range(4)],
+        *[(TIED, on(4, "3d", dp=2, pp=1, tp=2, zero=zero)) for zero in range(4)],
+        (PLAIN, on(4, "3d", dp=2, pp=1, tp=2, zero=3)),
         *[(TIED, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4)) for zero in range(4)],
         *[(TIED, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4, recompute="full", **CLIP))
           for zero in (0, 3)],

@@ -10,25 +10,36 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.util import run_sync
 
 from parallab.check.registry import exercises
 
 LABS = sorted((Path(__file__).parents[1] / "labs").glob("[0-9]*.ipynb"))
 
 
-@pytest.fixture(scope="module", params=LABS, ids=lambda path: path.stem)
-def executed(request, tmp_path_factory):
-    """A lab after all its cells have run."""
-    home = tmp_path_factory.mktemp("labs")
-    notebook = nbformat.read(request.param, as_version=4)
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory):
+    """One kernel for all labs, since its engines take longest to start; each lab finds it empty."""
+    home = str(tmp_path_factory.mktemp("labs"))
     with pytest.MonkeyPatch.context() as patch:
         # Nothing of ours is written to, or read from, the home of whoever runs the tests.
-        patch.setenv("IPYTHONDIR", str(home / "ipython"))
-        patch.setenv("JUPYTER_RUNTIME_DIR", str(home / "runtime"))
-        resources = {"metadata": {"path": str(home)}}
-        NotebookClient(
-            notebook, timeout=120, store_widget_state=True, resources=resources
-        ).execute()
+        patch.setenv("IPYTHONDIR", f"{home}/ipython")
+        patch.setenv("JUPYTER_RUNTIME_DIR", f"{home}/runtime")
+        empty = nbformat.v4.new_notebook()
+        manager = NotebookClient(empty).create_kernel_manager()
+        NotebookClient(empty, km=manager, resources={"metadata": {"path": home}}).execute()
+        yield manager
+        run_sync(manager.shutdown_kernel)()
+
+
+@pytest.fixture(scope="module", params=LABS, ids=lambda path: path.stem)
+def executed(request, kernel):
+    """A lab after all its cells have run."""
+    notebook = nbformat.read(request.param, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+    client = NotebookClient(notebook, km=kernel, timeout=120, store_widget_state=True)
+    client.execute()
+    client.kc.stop_channels()
     return notebook
 
 

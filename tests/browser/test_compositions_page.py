@@ -58,7 +58,7 @@ def chosen(notebook: Notebook) -> str:
                              "lab.panel.controls.plan.tp)")  # fmt: skip
 
 
-def test_degrees_are_linked_and_only_what_matters_is_shown(open_notebook: Open) -> None:
+def test_degrees_are_linked_and_fit_every_width_and_theme(open_notebook: Open) -> None:
     notebook = open_notebook(cells=(lab(),))
     notebook.run_all()
     page = notebook.page
@@ -86,16 +86,12 @@ def test_degrees_are_linked_and_only_what_matters_is_shown(open_notebook: Open) 
     click(notebook, "strategy-mp")
     assert visible() == set()
     assert not page.locator(".pl-fields input[type=number]").nth(2).is_visible()
-    assert notebook.errors() == []
 
-
-def test_a_composition_in_every_width_and_theme(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(),), width=760)
-    notebook.run_all()
-    click(notebook, "strategy-3d", "sequence_parallel-True")
+    notebook.width(760)
+    click(notebook, "strategy-3d", "sequence_parallel-True", "pp-2")
     idle = notebook.panel("idle").bounding_box()
     assert idle["x"] + idle["width"] <= 760
-    notebook.page.locator("button.pl-run").click()
+    page.locator("button.pl-run").click()
     panel = notebook.panel("done")
     assert re.search(r"\d+ %\s+idle \(formula 20 %\)", panel.inner_text())
     for theme in ("Light", "Dark"):
@@ -105,6 +101,7 @@ def test_a_composition_in_every_width_and_theme(open_notebook: Open) -> None:
             assert panel.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
             notebook.screenshot(f"composition_{width}_{theme.lower()}")
     assert notebook.pixels().mean() < 90
+    assert notebook.errors() == []
 
 
 def run(notebook: Notebook, steps: int) -> int:

@@ -83,7 +83,9 @@ def test_every_width_and_theme(open_notebook: Open) -> None:
             notebook.screenshot(f"page_{width}_{theme.lower()}")
 
 
-def test_impossible_choices_are_grey_and_say_why(open_notebook: Open) -> None:
+def test_refusals_and_failures_say_why_and_closing_takes_it_away(
+    open_notebook: Open,
+) -> None:
     notebook = open_notebook(cells=(lab(),))
     notebook.run_all()
     page = notebook.page
@@ -99,17 +101,22 @@ def test_impossible_choices_are_grey_and_say_why(open_notebook: Open) -> None:
     assert page.locator("button.pl-run").is_disabled()
     notebook.screenshot_panel("panel_too_big")
 
-
-def test_an_error_is_shown_in_words(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(fail_at=2),))
-    notebook.run_all()
-    page = choose(notebook, "ddp", steps=6)
+    notebook.evaluate("lab.panel.runner.run_options.update(fail_at=2)")
+    page.locator(".pl-model select").select_option(index=2)
+    choose(notebook, "ddp", steps=6)
     page.locator("button.pl-run").click()
     panel = notebook.panel("failed")
     assert "ran out of memory <8 GiB>" in panel.locator(".pl-error").inner_text()
     assert not panel.locator(".pl-error pre").is_visible()
     assert page.locator("button.pl-run").is_enabled()
     notebook.screenshot_panel("panel_error")
+
+    notebook.evaluate("lab.panel.runner.run_options.update(fail_at=None, polls_per_step=5)")
+    choose(notebook, "ddp", steps=100)
+    page.locator("button.pl-run").click()
+    notebook.panel("running")
+    notebook.evaluate("lab.close()")
+    page.locator(".pl-panel").wait_for(state="detached")
 
 
 @pytest.mark.bench
@@ -133,7 +140,7 @@ def test_eight_ranks_show_five_frames_a_second(open_notebook: Open) -> None:
     assert shown / seconds >= 5
 
 
-def test_a_reload_in_the_middle_of_a_run(open_notebook: Open) -> None:
+def test_a_run_outlives_the_page(open_notebook: Open) -> None:
     notebook = open_notebook(cells=(lab(polls_per_step=5),))
     notebook.run_all()
     page = choose(notebook, "zero3", steps=40)
@@ -147,11 +154,9 @@ def test_a_reload_in_the_middle_of_a_run(open_notebook: Open) -> None:
     assert re.search(r"Stopped after \d+ steps", notebook.panel().inner_text())
     assert share_of(notebook.pixels(), CATEGORY_COLOURS["optimizer"]) > 0.01
 
-
-def test_a_run_that_ends_while_the_page_reloads(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(),))
-    notebook.run_all()
-    page = choose(notebook, "zero3", steps=12)
+    # And a run that ends while the page is not there.
+    notebook.evaluate("lab.panel.runner.run_options.clear()")
+    choose(notebook, "zero3", steps=12)
     page.locator("button.pl-run").click()
     notebook.panel("running")
     notebook.command("docmanager:save")
@@ -172,13 +177,3 @@ def test_two_panels_in_one_kernel(open_notebook: Open) -> None:
     for which in (0, 1):
         assert share_of(notebook.pixels(which), CATEGORY_COLOURS["optimizer"]) > 0.01
     assert notebook.errors() == []
-
-
-def test_closing_takes_it_off_the_page(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(polls_per_step=5), "pass"))
-    notebook.run_all()
-    page = choose(notebook, "ddp", steps=100)
-    page.locator("button.pl-run").click()
-    notebook.panel("running")
-    notebook.evaluate("lab.close()")
-    page.locator(".pl-panel").wait_for(state="detached")

@@ -100,8 +100,16 @@ def test_the_calculator_follows_a_slider_and_a_pasted_config(open_notebook: Open
     panel.locator("option:checked", has_text="llama (pasted)").wait_for(state="attached")
     assert notebook.errors() == []
 
+    # A page that is loaded again asks only for what was opened.
+    notebook.command("docmanager:save")
+    page.reload()
+    page.locator(".pl-calculator:not(.pl-hidden) img.pl-fig").wait_for(timeout=60_000)
+    assert page.locator(".pl-advisor").count() == 0
+    page.locator("button.pl-tab-run").click()
+    notebook.panel("idle").locator("button.pl-run").wait_for()
 
-def test_the_advisor_hands_plans_on(open_notebook: Open) -> None:
+
+def test_the_advisor_hands_plans_on_and_scale_shows_all_strategies(open_notebook: Open) -> None:
     notebook = open_notebook(cells=(lab(),))
     notebook.run_all()
     panel = open_tab(notebook, "advisor")
@@ -122,28 +130,10 @@ def test_the_advisor_hands_plans_on(open_notebook: Open) -> None:
     page.locator("button.pl-run-this:enabled").first.click()
     notebook.panel("idle").locator("button.pl-run:enabled").click()
     notebook.panel("done")
-    assert notebook.errors() == []
 
-
-def test_scale_shows_all_strategies(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(),))
-    notebook.run_all()
     panel = open_tab(notebook, "scale")
     panel.locator(".pl-notice", has_text="3d on 64").wait_for(timeout=60_000)
     both_themes(notebook, panel, "scale")
     panel.locator("button.pl-scale-strategy-zero3").click()
     panel.locator(".pl-notice", has_text="zero3 on 64").wait_for(timeout=60_000)
     assert notebook.errors() == []
-
-
-def test_a_reload_asks_only_for_what_was_opened(open_notebook: Open) -> None:
-    notebook = open_notebook(cells=(lab(),))
-    notebook.run_all()
-    notebook.panel("idle")
-    open_tab(notebook, "calculator")
-    notebook.command("docmanager:save")
-    notebook.page.reload()
-    notebook.page.locator(".pl-calculator:not(.pl-hidden) img.pl-fig").wait_for(timeout=60_000)
-    assert notebook.page.locator(".pl-advisor").count() == 0
-    notebook.page.locator("button.pl-tab-run").click()
-    notebook.panel("idle").locator("button.pl-run").wait_for()
