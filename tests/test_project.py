@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 README = (ROOT / "README.md").read_text()
 NOTEBOOKS = sorted((ROOT / "labs").glob("*.ipynb"))
-TEST_COMMAND = 'pip install -e ".[test]" && pytest -n 3'
+TEST_COMMAND = 'pip install -e ".[test]" && pytest -n 2'
 SOURCES = sorted((ROOT / "parallab").rglob("*.py"))
 
 # Where conda-forge's name differs; matplotlib-base leaves its Qt window out, which we never open.

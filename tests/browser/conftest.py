@@ -249,7 +249,7 @@ def open_notebook(browser: Any, server: Server, request: pytest.FixtureRequest) 
     context = browser.new_context(viewport={"width": 1440, "height": 1150})
     context.tracing.start(screenshots=True, snapshots=False)
     page = context.new_page()
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(60_000)
     console: list[tuple[str, str]] = []
     page.on("console", lambda message: console.append((message.type, message.text)))
     page.on("pageerror", lambda error: console.append(("error", str(error))))
