@@ -243,12 +243,18 @@ SHUT_DOWN = """() => Promise.race([
 Open = Callable[..., Notebook]
 
 
-@pytest.fixture
-def open_notebook(browser: Any, server: Server, request: pytest.FixtureRequest) -> Iterator[Open]:
-    """Opens a notebook of labs/, or one that is made of the given cells."""
+@pytest.fixture(scope="session")
+def window(browser: Any) -> Iterator[Any]:
+    """What all pages share, so that JupyterLab's own code is loaded and compiled once."""
     context = browser.new_context(viewport={"width": 1440, "height": 1150})
-    context.tracing.start(screenshots=True, snapshots=False)
-    page = context.new_page()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def open_notebook(window: Any, server: Server, request: pytest.FixtureRequest) -> Iterator[Open]:
+    """Opens a notebook of labs/, or one that is made of the given cells."""
+    page = window.new_page()
     page.set_default_timeout(60_000)
     console: list[tuple[str, str]] = []
     page.on("console", lambda message: console.append((message.type, message.text)))
@@ -270,11 +276,10 @@ def open_notebook(browser: Any, server: Server, request: pytest.FixtureRequest) 
     if report is not None and report.failed:
         ARTIFACTS.mkdir(exist_ok=True)
         page.screenshot(path=ARTIFACTS / f"{request.node.name}.png", full_page=True)
-        context.tracing.stop(path=ARTIFACTS / f"{request.node.name}.zip")
         print(server.log.read_text()[-2000:], console[-10:])
     # The next test gets the machine to itself.
     page.evaluate(SHUT_DOWN)
-    context.close()
+    page.close()
 
 
 @pytest.hookimpl(wrapper=True)
