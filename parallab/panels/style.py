@@ -30,7 +30,7 @@ STYLE = """<style>
 .pl-panel .pl-choice.pl-chosen:disabled { opacity: .6; }
 .pl-panel .pl-action { width: auto; height: 30px; min-height: 30px; margin: 0; border-radius: 4px; }
 .pl-panel .pl-actions { flex-flow: row wrap; gap: 6px; overflow: visible; }
-.pl-panel .pl-actions > .pl-action { flex: 0 0 auto; padding: 0 9px; }
+.pl-panel .pl-actions > .pl-action { flex: 0 0 auto !important; padding: 0 9px; }
 .pl-packed { border-left: 4px solid var(--jp-border-color2, #ddd); padding: 2px 12px;
   margin: 8px 0 4px; font-size: 13px; }
 .pl-packed pre { font-size: 12px; white-space: pre-wrap; }

@@ -65,27 +65,30 @@ def test_degrees_are_linked_and_fit_every_width_and_theme(open_notebook: Open) -
     shown = {"dp": "pl-dp-1", "zero": "pl-zero-1", "schedule": "pl-schedule-1f1b",
              "sequence parallel": "pl-sequence_parallel-True"}  # fmt: skip
 
-    def visible() -> set[str]:
-        return {name for name, css in shown.items() if page.locator(f"button.{css}").is_visible()}
+    def only(*names: str) -> None:
+        """Waits until these are shown, and no others."""
+        for name, css in shown.items():
+            state = "visible" if name in names else "hidden"
+            page.locator(f"button.{css}").wait_for(state=state)
 
-    assert visible() == set()
+    only()
     click(notebook, "strategy-3d", "dp-2", "pp-2", "tp-2", "zero-1", "schedule-1f1b")
-    assert visible() == set(shown)
+    only(*shown)
     assert "Devices 4 → 8" in page.locator(".pl-notice").inner_text()
     click(notebook, "tp-4", "dp-1")
     assert chosen(notebook) == "(1, 2, 4)"
     click(notebook, "dp-4", "tp-2", "pp-1")
     assert chosen(notebook) == "(4, 1, 2)"
-    assert visible() == {"dp", "zero", "sequence parallel"}
+    only("dp", "zero", "sequence parallel")
     assert page.locator("button.pl-tp-8").is_disabled()
     assert "tp may be 1, 2, 4" in page.locator("button.pl-tp-8").get_attribute("title")
     notebook.screenshot_panel("composition_idle")
     click(notebook, "strategy-pp", "devices-4")
-    assert visible() == {"schedule"}
+    only("schedule")
     assert page.locator(".pl-fields input[type=number]").nth(2).input_value() == "8"
     click(notebook, "strategy-mp")
-    assert visible() == set()
-    assert not page.locator(".pl-fields input[type=number]").nth(2).is_visible()
+    only()
+    page.locator(".pl-fields input[type=number]").nth(2).wait_for(state="hidden")
 
     notebook.width(760)
     click(notebook, "strategy-3d", "sequence_parallel-True", "pp-2")
