@@ -14,7 +14,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import tempfile
 import textwrap
 import threading
@@ -22,10 +21,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
-import parallab
+from parallab import child
 from parallab.check.exercise import UNFILLED, Judge, Verdict, wrong
 from parallab.errors import RankError
 
@@ -180,20 +178,7 @@ def _ask(order: Mapping[str, Any], seconds: float) -> list[dict[str, Any]]:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    places = [str(Path(parallab.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    host = subprocess.Popen(
-        [sys.executable, "-c", BOOT],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, places)),
-            "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
-        },
-        start_new_session=True,  # no signals from this terminal
-    )
+    host = child.start(BOOT, log=subprocess.DEVNULL)
     if _line(host, START_SECONDS) is None:
         _end(host)
         raise RankError("The process for your function did not start; check again.")

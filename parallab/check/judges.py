@@ -155,15 +155,15 @@ def peak_at_most(limit_bytes: int) -> Condition:
     return holds
 
 
-def payload_at_most(limit_bytes: int) -> Condition:
-    """The busiest rank sends at most so many bytes of payload in a step."""
+def wire_at_most(limit_bytes: int) -> Condition:
+    """The rank that sends most sends at most so many bytes in a step, on ideal rings."""
 
     def holds(report: Report) -> tuple[bool, str]:
-        sent = report.payload_bytes
-        relation = "within" if sent <= limit_bytes else "above"
+        sent = report.wire_bytes
+        where = "within" if sent <= limit_bytes else "above"
         return sent <= limit_bytes, (
-            f"the busiest rank sent {sent / MIB:.2f} MiB of payload in a step, {relation} "
-            f"{limit_bytes / MIB:.2f} MiB"
+            f"the rank that sends most sent {sent / MIB:.2f} MiB in a step, {where} "
+            f"{limit_bytes / MIB:g} MiB"
         )
 
     return holds

@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from parallab.check.exercise import Exercise
-from parallab.check.judges import MIB, Condition, Slip, number, peak_at_most, plan_for, ran
+from parallab.check.judges import (
+    MIB,
+    Condition,
+    Slip,
+    number,
+    peak_at_most,
+    plan_for,
+    ran,
+    wire_at_most,
+)
 from parallab.check.measure import measured
 from parallab.plan import Plan
 from parallab.predict.bubble import bubble
@@ -38,18 +47,6 @@ def _bubble_at_most(share: float) -> Condition:
     return holds
 
 
-def _sends_at_most(limit_bytes: int) -> Condition:
-    def holds(report: Report) -> tuple[bool, str]:
-        sent = report.wire_bytes
-        where = "within" if sent <= limit_bytes else "above"
-        return sent <= limit_bytes, (
-            f"the rank that sends most sent {sent / MIB:.2f} MiB in a step, {where} "
-            f"{limit_bytes / MIB:g} MiB"
-        )
-
-    return holds
-
-
 EXERCISES = (
     Exercise(
         "zero3-in-a-pipeline", LAB,
@@ -72,7 +69,7 @@ EXERCISES = (
         "measured peak of at most 16 MiB on every rank and a bubble of at most 15 % by its "
         "schedule, whose ranks send at most 3 MiB in a step.",
         plan_for(
-            lambda: MODEL, peak_at_most(16 * MIB), _bubble_at_most(0.15), _sends_at_most(3 * MIB),
+            lambda: MODEL, peak_at_most(16 * MIB), _bubble_at_most(0.15), wire_at_most(3 * MIB),
             devices=4, keep={"strategy": "dp+pp", "batch": 16, "seq": 128},
             report_of=partial(ran, steps=4),
         ),

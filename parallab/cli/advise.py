@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallab.cli.arguments import (
@@ -17,6 +16,7 @@ from parallab.cli.arguments import (
     json_target,
     one_of,
     whole_number,
+    write_json,
 )
 from parallab.datasheets import GIB, GPUS, LINKS, NETWORKS, preset_of
 from parallab.plan import CHOICES
@@ -99,11 +99,7 @@ def advice_for(args: argparse.Namespace) -> Advice:
 def write_advice(advice: Advice, args: argparse.Namespace) -> None:
     """Writes it as JSON where that was asked for."""
     if args.json:
-        text = json.dumps(advice.to_dict(), allow_nan=False)
-        if args.json == "-":
-            print(text)
-        else:
-            Path(args.json).write_text(text, encoding="utf-8")
+        write_json(json.dumps(advice.to_dict(), allow_nan=False), args.json)
 
 
 def _hardware(args: argparse.Namespace) -> dict[str, Any]:

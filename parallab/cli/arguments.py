@@ -240,6 +240,14 @@ def json_target(name: str) -> str:
     return name if name == "-" else writable(name)
 
 
+def write_json(text: str, target: str | None) -> None:
+    """Writes JSON to what `json_target` named; nowhere without one."""
+    if target == "-":
+        print(text)
+    elif target:
+        Path(target).write_text(text, encoding="utf-8")
+
+
 def figure_target(name: str) -> str:
     """The type of a flag that names a picture to write."""
     if Path(name).suffix.lower() not in FIGURE_SUFFIXES:

@@ -18,6 +18,7 @@ from parallab.cli.arguments import (
     figure_target,
     json_target,
     writable,
+    write_json,
 )
 from parallab.collection import Named
 from parallab.compare import Difference, Row, Section, compare, differences
@@ -68,10 +69,7 @@ def compare_files(args: argparse.Namespace) -> int:
             "sections": [asdict(section) for section in sections],
             "differences": [asdict(difference) for difference in found],
         }
-        if args.json == "-":
-            print(json.dumps(data))
-        else:
-            Path(args.json).write_text(json.dumps(data), encoding="utf-8")
+        write_json(json.dumps(data), args.json)
     return 0
 
 

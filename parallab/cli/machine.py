@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from pathlib import Path
 
-from parallab.cli.arguments import Commands, add_command, json_target, whole_number
+from parallab.cli.arguments import Commands, add_command, json_target, whole_number, write_json
 
 
 def add_commands(commands: Commands) -> None:
@@ -42,7 +41,7 @@ def examine(args: argparse.Namespace) -> int:
         findings.append(finding)
         if args.json != "-":
             print(finding, flush=True)
-    _write([asdict(finding) for finding in findings], args.json)
+    write_json(json.dumps([asdict(finding) for finding in findings]), args.json)
     return int(any(finding.state == "bad" for finding in findings))
 
 
@@ -53,12 +52,5 @@ def measure(args: argparse.Namespace) -> int:
     found = bench(args.devices, args.device, args.rounds)
     if args.json != "-":
         print(found)
-    _write(found.to_dict(), args.json)
+    write_json(json.dumps(found.to_dict()), args.json)
     return 0
-
-
-def _write(data: object, target: str | None) -> None:
-    if target == "-":
-        print(json.dumps(data))
-    elif target:
-        Path(target).write_text(json.dumps(data), encoding="utf-8")

@@ -14,17 +14,14 @@ import json
 import os
 import selectors
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, cast
 
-import parallab
+from parallab import child
 from parallab.errors import RankError
 from parallab.plan import Plan
 from parallab.predict.parts import blocks_of_stage, held_stages
@@ -95,21 +92,7 @@ class Worker:
     def __init__(self) -> None:
         self._unfinished = b""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 it lives as long as the process
-        places = [str(Path(parallab.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        self._process = subprocess.Popen(
-            # -P: what lies in the working directory, such as a torch.py, is none of its modules.
-            [sys.executable, "-P", "-c", BOOT, str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, places)),
-                "CUDA_VISIBLE_DEVICES": "",
-                "OMP_NUM_THREADS": "1",
-            },
-            start_new_session=True,  # no signals from this terminal
-        )
+        self._process = child.start(BOOT, str(os.getpid()), log=self._log)
 
     def fileno(self) -> int:
         """Where its answers arrive."""
