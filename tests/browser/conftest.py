@@ -26,9 +26,11 @@ import nbformat
 import numpy as np
 import pytest
 from PIL import Image
+from playwright.sync_api import expect, sync_playwright
 
 TESTS = Path(__file__).parents[1]
 ARTIFACTS = TESTS.parent / "test-artifacts"
+PATIENCE = 60_000  # milliseconds
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM_OPTIONS = [
     "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
@@ -68,10 +70,8 @@ def browser() -> Iterator[Any]:
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
         unavailable("there is no Chromium (Debian: apt-get install chromium)")
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        unavailable('playwright is not installed (pip install -e ".[test]")')
+    # What a page shows follows some messages later: all that is expected of it is waited for.
+    expect.set_options(timeout=PATIENCE)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=found, headless=True, args=CHROMIUM_OPTIONS
@@ -165,7 +165,7 @@ class Notebook:
         # /doc shows the notebook alone; ?reset forgets the last test's layout.
         page.goto(f"{server.url}/doc/tree/{path}?token={server.token}&reset")
         page.wait_for_selector(".jp-Notebook .jp-Cell")
-        page.wait_for_function(IDLE, timeout=60_000)
+        page.wait_for_function(IDLE)
         # A page remembers its theme, so the test before this one may have left it dark.
         if page.locator("body").get_attribute("data-jp-theme-light") == "false":
             self.theme("Light")
@@ -216,6 +216,14 @@ class Notebook:
         shot = Image.open(io.BytesIO(picture.screenshot())).convert("RGB")
         return np.asarray(shot).astype(int)
 
+    def expect_painted(
+        self, colour: str, share: float, which: int = 0, top: float = 0, bottom: float = 1
+    ) -> None:
+        """Waits until more than that share of the plots, from top to bottom, has a colour."""
+        end = time.monotonic() + PATIENCE / 1000
+        while (painted := share_of(self.pixels(which), colour, top, bottom)) <= share:
+            assert time.monotonic() < end, f"{painted:.4f} of the pixels are {colour}"
+
     def errors(self) -> list[str]:
         """What the page complained of in its console."""
         return [text for kind, text in self.console if kind == "error"]
@@ -229,10 +237,13 @@ class Notebook:
         self.panel().screenshot(path=ARTIFACTS / f"{name}.png")
 
 
-def share_of(pixels: Any, colour: str, tolerance: int = 14) -> float:
-    """The share of pixels that have a colour, given as #RRGGBB."""
+def share_of(
+    pixels: Any, colour: str, top: float = 0, bottom: float = 1, tolerance: int = 14
+) -> float:
+    """The share of the pixels from top to bottom (0 to 1) that have a colour, given as #RRGGBB."""
+    rows = pixels[int(top * len(pixels)) : int(bottom * len(pixels))]
     rgb = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
-    return float((np.abs(pixels - rgb).max(axis=2) <= tolerance).mean())
+    return float((np.abs(rows - rgb).max(axis=2) <= tolerance).mean())
 
 
 # A page that is busy with something else may never hear that its kernels have ended.
@@ -255,7 +266,7 @@ def window(browser: Any) -> Iterator[Any]:
 def open_notebook(window: Any, server: Server, request: pytest.FixtureRequest) -> Iterator[Open]:
     """Opens a notebook of labs/, or one that is made of the given cells."""
     page = window.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(PATIENCE)
     console: list[tuple[str, str]] = []
     page.on("console", lambda message: console.append((message.type, message.text)))
     page.on("pageerror", lambda error: console.append(("error", str(error))))

@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from playwright.sync_api import expect
+
 from parallab import collection
 from parallab.plots.style import CATEGORY_COLOURS
-from tests.browser.conftest import Notebook, Open, share_of
+from tests.browser.conftest import Notebook, Open
 from tests.browser.test_panel_pages import choose, lab
 from tests.browser.test_theory_pages import both_themes
 from tests.synthetic import fake_report
@@ -36,7 +38,7 @@ def test_two_runs_are_compared_and_taken_along(open_notebook: Open) -> None:
     notebook.run_all()
     notebook.panel("idle")
     page = choose(notebook, "ddp")
-    assert page.locator("button.pl-pin").first.is_disabled()
+    expect(page.locator("button.pl-pin").first).to_be_disabled()
     page.locator("button.pl-run").click()
     notebook.panel("done").locator("button.pl-pin:enabled").first.click()
     page.locator("button.pl-tab-compare", has_text="Compare (1)").click()
@@ -49,7 +51,7 @@ def test_two_runs_are_compared_and_taken_along(open_notebook: Open) -> None:
     )  # fmt: skip
     panel.locator(".pl-why", has_text="notes.json is not JSON").wait_for()
     panel.locator(".pl-changes dd", has_text="Strategy ddp → zero3").wait_for()
-    assert panel.locator(".pl-pin-row").count() == 2
+    expect(panel.locator(".pl-pin-row")).to_have_count(2)
     # Each matter beside its sentences, though JupyterLab has a style of its own for such lists.
     title, words = (
         panel.locator(f".pl-changes {tag}").first.bounding_box() for tag in ("dt", "dd")
@@ -57,7 +59,7 @@ def test_two_runs_are_compared_and_taken_along(open_notebook: Open) -> None:
     assert (title["y"], title["x"] + title["width"] < words["x"]) == (words["y"], True)
     panel.locator("img.pl-fig").wait_for()
     both_themes(notebook, panel, "compare")
-    assert share_of(notebook.pixels(1), CATEGORY_COLOURS["optimizer"]) > 0.01
+    notebook.expect_painted(CATEGORY_COLOURS["optimizer"], 0.01, which=1)
 
     assert downloaded(notebook, panel, "png").startswith(b"\x89PNG")
     assert downloaded(notebook, panel, "csv").decode("utf-8-sig").startswith("run,source,model,")
@@ -66,6 +68,6 @@ def test_two_runs_are_compared_and_taken_along(open_notebook: Open) -> None:
     assert b"Strategy ddp \xe2\x86\x92 zero3" in downloaded(notebook, panel, "html")
 
     panel.locator("button.pl-replay").nth(1).click()
-    done = notebook.panel("done")
-    assert "Replay of a saved run, measured earlier on cpu. Nothing runs now." in done.inner_text()
+    replay = "Replay of a saved run, measured earlier on cpu. Nothing runs now."
+    expect(notebook.panel("done")).to_contain_text(replay)
     assert notebook.errors() == []

@@ -6,9 +6,10 @@ import json
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from parallab.plots.style import CATEGORY_COLOURS
-from tests.browser.conftest import Notebook, Open, share_of
+from tests.browser.conftest import Notebook, Open
 from tests.browser.test_panel_pages import lab
 
 # A Lab on engines, which notes how many steps each look at the run brought, and each new picture.
@@ -74,18 +75,19 @@ def test_degrees_are_linked_and_fit_every_width_and_theme(open_notebook: Open) -
     only()
     click(notebook, "strategy-3d", "dp-2", "pp-2", "tp-2", "zero-1", "schedule-1f1b")
     only(*shown)
-    assert "Devices 4 → 8" in page.locator(".pl-notice").inner_text()
+    expect(page.locator(".pl-notice")).to_contain_text("Devices 4 → 8")
     click(notebook, "tp-4", "dp-1")
     assert chosen(notebook) == "(1, 2, 4)"
     click(notebook, "dp-4", "tp-2", "pp-1")
     assert chosen(notebook) == "(4, 1, 2)"
     only("dp", "zero", "sequence parallel")
-    assert page.locator("button.pl-tp-8").is_disabled()
-    assert "tp may be 1, 2, 4" in page.locator("button.pl-tp-8").get_attribute("title")
+    eight = page.locator("button.pl-tp-8")
+    expect(eight).to_be_disabled()
+    expect(eight).to_have_attribute("title", re.compile("tp may be 1, 2, 4"))
     notebook.screenshot_panel("composition_idle")
     click(notebook, "strategy-pp", "devices-4")
     only("schedule")
-    assert page.locator(".pl-fields input[type=number]").nth(2).input_value() == "8"
+    expect(page.locator(".pl-fields input[type=number]").nth(2)).to_have_value("8")
     click(notebook, "strategy-mp")
     only()
     page.locator(".pl-fields input[type=number]").nth(2).wait_for(state="hidden")
@@ -96,7 +98,7 @@ def test_degrees_are_linked_and_fit_every_width_and_theme(open_notebook: Open) -
     assert idle["x"] + idle["width"] <= 760
     page.locator("button.pl-run").click()
     panel = notebook.panel("done")
-    assert re.search(r"\d+ %\s+idle \(formula 20 %\)", panel.inner_text())
+    expect(panel).to_contain_text(re.compile(r"\d+ %\s*idle \(formula 20 %\)"))
     for theme in ("Light", "Dark"):
         notebook.theme(theme)
         for width in (760, 1440):
@@ -115,12 +117,13 @@ def run(notebook: Notebook, steps: int) -> int:
     page.locator("button.pl-run").click()
     notebook.panel("running")
     page.locator("button.pl-stop:enabled").wait_for()
-    assert page.locator("button.pl-choice:enabled").count() == 0
+    expect(page.locator("button.pl-choice:enabled")).to_have_count(0)
     panel = notebook.panel("done")
-    page.locator("button.pl-run:enabled").wait_for()
-    assert page.locator("button.pl-stop").is_disabled()
-    assert page.locator("button.pl-release").is_enabled()
+    expect(page.locator("button.pl-run")).to_be_enabled()
+    expect(page.locator("button.pl-stop")).to_be_disabled()
+    expect(page.locator("button.pl-release")).to_be_enabled()
     page.wait_for_function(BAR_IS_FULL)
+    expect(panel).to_contain_text(f"step {steps - 1}: loss")
     logged = re.findall(r"step (\d+): loss", panel.inner_text())
     assert logged[-steps:] == [str(step) for step in range(steps)]
     digest = notebook.evaluate("__import__('hashlib').sha256(lab.panel.picture).hexdigest()")
@@ -148,11 +151,10 @@ def test_eight_engines_run_3d_in_the_panel(open_notebook: Open) -> None:
     assert pictures >= drawn >= len(news)
     plan = "(p.strategy, p.dp, p.pp, p.tp, p.zero) for p in [lab.report.plan]"
     assert notebook.evaluate(f"[{plan}]") == "[('3d', 2, 2, 2, 1)]"
-    assert share_of(notebook.pixels(), CATEGORY_COLOURS["optimizer"]) > 0.005
+    notebook.expect_painted(CATEGORY_COLOURS["optimizer"], 0.005)
     # Another strategy on the same engines; two layers are two stages.
     click(notebook, "strategy-pp", "devices-2", "schedule-gpipe")
     run(notebook, STEPS)
-    log = notebook.panel().inner_text()
-    assert "stage 1 on rank 1: block 1, head" in log
+    expect(notebook.panel()).to_contain_text("stage 1 on rank 1: block 1, head")
     assert notebook.evaluate("lab.report.plan.schedule") == "'gpipe'"
     assert notebook.errors() == []

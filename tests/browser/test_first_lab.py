@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
+from playwright.sync_api import expect
 
 from parallab.plots.style import CATEGORY_COLOURS, OPERATION_COLOURS
-from tests.browser.conftest import Notebook, Open, share_of
+from tests.browser.conftest import Notebook, Open
 
 pytestmark = pytest.mark.engines
 
@@ -41,16 +42,11 @@ def test_the_first_lab_is_played_from_opening_to_its_last_check(open_notebook: O
     page.locator("button.pl-run").click()
     panel = notebook.panel("running")
     # Steps 0 and 1 are traced; after the third they have been drawn.
-    third = (
-        "() => /Step ([3-9]|\\d\\d+) of 500/.test(document.querySelector('.pl-panel').innerText)"
-    )
-    page.wait_for_function(third, timeout=90_000)
-    running = notebook.pixels()
-    half = len(running) * 5 // 9
+    expect(panel).to_contain_text(re.compile(r"Step ([3-9]|\d\d+) of 500"))
     for category in ("parameters", "optimizer", "activations"):
-        assert share_of(running[:half], CATEGORY_COLOURS[category]) > 0.005, category
+        notebook.expect_painted(CATEGORY_COLOURS[category], 0.005, bottom=0.55)
     for operation in ("all_gather", "reduce_scatter"):
-        assert share_of(running[half:], OPERATION_COLOURS[operation]) > 0.001, operation
+        notebook.expect_painted(OPERATION_COLOURS[operation], 0.001, top=0.55)
     notebook.screenshot("first_lab_running")
 
     notebook.command("docmanager:save")
@@ -58,12 +54,12 @@ def test_the_first_lab_is_played_from_opening_to_its_last_check(open_notebook: O
     notebook.panel("running")
     page.locator("button.pl-stop").click()
     panel = notebook.panel("stopped")
-    assert re.search(r"Stopped after \d+ of 500 steps", panel.inner_text())
-    assert page.locator("button.pl-run").is_enabled()
+    expect(panel).to_contain_text(re.compile(r"Stopped after \d+ of 500 steps"))
+    expect(page.locator("button.pl-run")).to_be_enabled()
     notebook.screenshot("first_lab_stopped")
 
     page.locator("button.pl-release").click()
-    page.wait_for_function("() => document.querySelector('.pl-log').innerText.includes('Released')")
+    expect(page.locator(".pl-log").first).to_contain_text("Released")
 
     amiss = r"Not yet\. 12 is not the .*One of four is missing: weight, gradient, and two moments\."
     fill_in(notebook, "bytes-per-parameter", ", ...)", ", 12)", amiss)

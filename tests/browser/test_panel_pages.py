@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
 from parallab.plots.style import CATEGORY_COLOURS, OPERATION_COLOURS
 from tests.browser.conftest import Notebook, Open, share_of
@@ -47,18 +48,16 @@ def test_a_run_paints_memory_and_communication_and_nothing_jumps(open_notebook: 
     before = notebook.pixels()
     page.locator("button.pl-run").click()
     running = notebook.panel("running").bounding_box()
-    assert page.locator("button.pl-run").is_disabled()
+    expect(page.locator("button.pl-run")).to_be_disabled()
     done = notebook.panel("done").bounding_box()
     assert idle["height"] == running["height"] == done["height"]
-    after = notebook.pixels()
-    assert after.shape == before.shape
-    middle = len(after) * 5 // 9
     for category in ("parameters", "gradients", "optimizer", "activations"):
         colour = CATEGORY_COLOURS[category]
-        assert share_of(after[:middle], colour) > share_of(before[:middle], colour) + 0.004
-    bars = after[len(after) * 3 // 4 :, : after.shape[1] // 2]
+        at_first = share_of(before, colour, bottom=0.55)
+        notebook.expect_painted(colour, at_first + 0.004, bottom=0.55)
     for operation in ("all_gather", "reduce_scatter"):
-        assert share_of(bars, OPERATION_COLOURS[operation]) > 0.03
+        notebook.expect_painted(OPERATION_COLOURS[operation], 0.015, top=0.75)
+    assert notebook.pixels().shape == before.shape
     notebook.screenshot_panel("panel_light")
     assert notebook.errors() == []
 
@@ -90,15 +89,15 @@ def test_refusals_and_failures_say_why_and_closing_takes_it_away(
     notebook.run_all()
     page = notebook.page
     page.locator("button.pl-strategy-tp").click()
-    three = page.locator("button.pl-devices-3:disabled")
-    three.wait_for()
-    assert "does not divide" in three.get_attribute("title")
+    three = page.locator("button.pl-devices-3")
+    expect(three).to_be_disabled()
+    expect(three).to_have_attribute("title", re.compile("does not divide"))
     colour = "e => getComputedStyle(e).color"
     options = page.locator(".pl-model option")
     assert options.last.evaluate(colour) != options.first.evaluate(colour)
     page.locator(".pl-model select").select_option(label=options.last.inner_text())
-    page.wait_for_function("() => document.querySelector('.pl-why').innerText.includes('needs')")
-    assert page.locator("button.pl-run").is_disabled()
+    expect(page.locator(".pl-why").first).to_contain_text("needs")
+    expect(page.locator("button.pl-run")).to_be_disabled()
     notebook.screenshot_panel("panel_too_big")
 
     notebook.evaluate("lab.panel.runner.run_options.update(fail_at=2)")
@@ -106,9 +105,9 @@ def test_refusals_and_failures_say_why_and_closing_takes_it_away(
     choose(notebook, "ddp", steps=6)
     page.locator("button.pl-run").click()
     panel = notebook.panel("failed")
-    assert "ran out of memory <8 GiB>" in panel.locator(".pl-error").inner_text()
-    assert not panel.locator(".pl-error pre").is_visible()
-    assert page.locator("button.pl-run").is_enabled()
+    expect(panel.locator(".pl-error")).to_contain_text("ran out of memory <8 GiB>")
+    expect(panel.locator(".pl-error pre")).to_be_hidden()
+    expect(page.locator("button.pl-run")).to_be_enabled()
     notebook.screenshot_panel("panel_error")
 
     notebook.evaluate("lab.panel.runner.run_options.update(fail_at=None, polls_per_step=5)")
@@ -151,8 +150,8 @@ def test_a_run_outlives_the_page(open_notebook: Open) -> None:
     notebook.panel("running")
     page.locator("button.pl-stop").click()
     notebook.panel("stopped")
-    assert re.search(r"Stopped after \d+ steps", notebook.panel().inner_text())
-    assert share_of(notebook.pixels(), CATEGORY_COLOURS["optimizer"]) > 0.01
+    expect(notebook.panel()).to_contain_text(re.compile(r"Stopped after \d+ steps"))
+    notebook.expect_painted(CATEGORY_COLOURS["optimizer"], 0.01)
 
     # And a run that ends while the page is not there.
     notebook.evaluate("lab.panel.runner.run_options.clear()")
@@ -162,8 +161,8 @@ def test_a_run_outlives_the_page(open_notebook: Open) -> None:
     notebook.command("docmanager:save")
     page.reload()
     panel = notebook.panel("done")
-    page.wait_for_function("() => !document.querySelector('button.pl-run').disabled")
-    assert "step 11: loss" in panel.inner_text()
+    expect(page.locator("button.pl-run")).to_be_enabled()
+    expect(panel).to_contain_text("step 11: loss")
 
 
 def test_two_panels_in_one_kernel(open_notebook: Open) -> None:
@@ -173,7 +172,7 @@ def test_two_panels_in_one_kernel(open_notebook: Open) -> None:
     for which in (0, 1):
         notebook.panel("idle", 0)
         page.locator(".pl-panel").nth(which).locator("button.pl-run").click()
-    page.wait_for_function("() => document.querySelectorAll('.pl-panel.pl-done').length == 2")
+    expect(page.locator(".pl-panel.pl-done")).to_have_count(2)
     for which in (0, 1):
-        assert share_of(notebook.pixels(which), CATEGORY_COLOURS["optimizer"]) > 0.01
+        notebook.expect_painted(CATEGORY_COLOURS["optimizer"], 0.01, which)
     assert notebook.errors() == []

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
+from playwright.sync_api import expect
+
 from parallab.plots.style import CATEGORY_COLOURS, PALE, tint
-from tests.browser.conftest import Notebook, Open, share_of
+from tests.browser.conftest import Notebook, Open
 from tests.browser.test_panel_pages import choose, lab
 from tests.test_calculator import LLAMA
 
@@ -44,23 +47,19 @@ def test_the_prediction_is_shown_before_a_run_and_lies_under_it(open_notebook: O
     notebook.run_all()
     panel = notebook.panel("idle")
     page = choose(notebook, "zero3")
-    page.wait_for_function("() => document.querySelector('.pl-tiles').innerText.includes('pred')")
-    page.wait_for_timeout(800)
-    before = notebook.pixels()
+    expect(page.locator(".pl-tiles").first).to_contain_text("pred")
     for category in ("parameters", "optimizer", "activations"):
-        assert share_of(before, pale(category)) > 0.004
+        notebook.expect_painted(pale(category), 0.004)
     height = panel.bounding_box()["height"]
     page.locator("button.pl-run").click()
     panel = notebook.panel("done")
-    after = notebook.pixels()
-    assert share_of(after, pale("activations")) > 0.004
-    assert share_of(after, CATEGORY_COLOURS["activations"]) > 0.004
+    notebook.expect_painted(pale("activations"), 0.004)
+    notebook.expect_painted(CATEGORY_COLOURS["activations"], 0.004)
     assert panel.bounding_box()["height"] == height
-    assert panel.locator("table.pl-table").is_visible() is False
+    expect(panel.locator("table.pl-table")).to_be_hidden()
     panel.locator(".pl-compared summary").click()
-    table = panel.locator("table.pl-table").inner_text()
-    assert "predicted" in table
-    assert "measured − predicted" in table
+    expect(panel.locator("table.pl-table")).to_contain_text("predicted")
+    expect(panel.locator("table.pl-table")).to_contain_text("measured − predicted")
     notebook.screenshot_panel("why_light")
     notebook.theme("Dark")
     notebook.screenshot_panel("why_dark")
@@ -72,8 +71,7 @@ def test_the_calculator_follows_a_slider_and_a_pasted_config(open_notebook: Open
     notebook.run_all()
     panel = open_tab(notebook, "calculator")
     page = notebook.page
-    page.wait_for_function("() => document.querySelector('.pl-calculator .pl-sum')")
-    assert "16 bytes per parameter" in panel.inner_text()
+    expect(panel).to_contain_text("16 bytes per parameter")
     before = panel.locator(".pl-sum").nth(1).inner_text()
     page.evaluate(COUNT_PICTURES)
     handle = panel.locator(".noUi-handle").first
@@ -89,7 +87,7 @@ def test_the_calculator_follows_a_slider_and_a_pasted_config(open_notebook: Open
     page.mouse.up()
     print(f"{pictures} pictures while the slider moved for 1.2 s")
     assert pictures >= 2
-    assert panel.locator(".pl-sum").nth(1).inner_text() != before
+    expect(panel.locator(".pl-sum").nth(1)).not_to_have_text(before)
     both_themes(notebook, panel, "calculator")
 
     box = panel.locator("textarea")
@@ -104,7 +102,7 @@ def test_the_calculator_follows_a_slider_and_a_pasted_config(open_notebook: Open
     notebook.command("docmanager:save")
     page.reload()
     page.locator(".pl-calculator:not(.pl-hidden) img.pl-fig").wait_for(timeout=60_000)
-    assert page.locator(".pl-advisor").count() == 0
+    expect(page.locator(".pl-advisor")).to_have_count(0)
     page.locator("button.pl-tab-run").click()
     notebook.panel("idle").locator("button.pl-run").wait_for()
 
@@ -117,8 +115,8 @@ def test_the_advisor_hands_plans_on_and_scale_shows_all_strategies(open_notebook
     panel.locator("button.pl-advise").click()
     panel.locator(".pl-option-row").first.wait_for(timeout=60_000)
     run = panel.locator("button.pl-run-this").first
-    assert run.is_disabled()
-    assert "needs at least" in run.get_attribute("title")
+    expect(run).to_be_disabled()
+    expect(run).to_have_attribute("title", re.compile("needs at least"))
     both_themes(notebook, panel, "advisor")
     panel.locator("button.pl-calc").first.click()
     page.locator(".pl-calculator:not(.pl-hidden)").wait_for()
