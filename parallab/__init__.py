@@ -20,10 +20,10 @@ from parallab.errors import (
     RankError,
     ReportError,
 )
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.progress import Replay
 from parallab.report import Report
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from parallab.advise import advise

@@ -8,8 +8,8 @@ from typing import Any
 
 from parallab.cluster import Cluster, engine
 from parallab.cluster.places import Device
+from parallab.models.spec import Model
 from parallab.plan import Plan
-from parallab.spec import Model
 
 MODEL = Model("micro")
 Figures = dict[str, float]

@@ -6,8 +6,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parallab import collection, html
-from parallab.collection import Named, short_name
+from parallab import html
+from parallab.compare import collection
+from parallab.compare.collection import Named, short_name
 from parallab.errors import ReportError
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from parallab.datasheets import GIB, gib
 
 if TYPE_CHECKING:
-    from parallab.advice import Advice, Option
+    from parallab.advise.advice import Advice, Option
     from parallab.cluster.verification import Verification
     from parallab.hardware import Hardware
+    from parallab.models.spec import Model
     from parallab.plan import Plan
     from parallab.report import Rank, Report
-    from parallab.spec import Model
 
 # More would be scrolled past rather than read.
 MOST_RANKS = 16
@@ -85,7 +85,7 @@ def plan(shown: Plan) -> str:
 
 def model(shown: Model) -> str:
     """Sizes, and where the parameters are."""
-    from parallab.spec import count
+    from parallab.models.spec import count
 
     sizes = {
         "layers": f"{shown.layers:,}",
@@ -136,7 +136,7 @@ def hardware(shown: Hardware) -> str:
 
 def advice(shown: Advice) -> str:
     """The field's rule, the plans that fit, and what does not."""
-    from parallab.advice import refused, title
+    from parallab.advise.advice import refused, title
 
     first, *rest = title(shown)
     parts = [heading(first, " · ".join(rest)),
@@ -327,7 +327,7 @@ def _communication(shown: Report) -> str:
 
 
 def _option(option: Option) -> tuple[str, ...]:
-    from parallab.advice import describe
+    from parallab.advise.advice import describe
 
     step = option.step
     return (

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from parallab.advice import Advice
+from parallab.advise.advice import Advice
 from parallab.cli import advise as cli_advise
 from parallab.cli import take_home as cli_take_home
 from parallab.cli.arguments import check_outputs, model_and_plan
@@ -26,9 +26,9 @@ from parallab.cli.main import Parser, make_parser
 from parallab.cli.measure import check_room, write
 from parallab.cli.watch import follow
 from parallab.errors import ClusterError, ModelError, ParallabError, PlanError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import Report
-from parallab.spec import Model
 from parallab.take_home import TakeHome
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from parallab import catalog, html
 from parallab.catalog import DataAxis
 from parallab.errors import ModelError, ParallabError, PlanError
-from parallab.spec import Model
+from parallab.models.spec import Model
 from parallab.stages import SCHEDULES, ZERO_BUBBLE, stage_count
 
 Schedule = Literal["gpipe", "1f1b", "loopedbfs", "interleaved", "zb", "zbv", "dualpipev"]

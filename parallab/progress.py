@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import Report, Step
-from parallab.spec import Model
 
 State = Literal["starting", "running", "stopping", "done", "stopped", "failed"]
 FINISHED: tuple[State, ...] = ("done", "stopped", "failed")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from parallab import html
 from parallab.errors import ParallabError, ReportError
+from parallab.models.spec import Model
 from parallab.plan import Plan
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parallab.spec import Model, count
+from parallab.models.spec import Model, count
 
 ONE_STAGE_A_RANK = ("gpipe", "1f1b")
 V_SHAPED = ("zbv", "dualpipev")

@@ -6,15 +6,15 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from parallab.advice import Option, describe
+from parallab.advise.advice import Option, describe
 from parallab.errors import PlanError
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
 from parallab.predict.bubble import bubble
 from parallab.predict.time import step_time
 from parallab.report import Report
-from parallab.spec import Model
 from parallab.tables import Table
 
 DEGREES = ("dp", "pp", "tp")

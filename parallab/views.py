@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from parallab.compare import compared_ranks
+from parallab.compare.side_by_side import compared_ranks
 from parallab.report import CATEGORIES, Report
 from parallab.tables import Table
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from parallab.catalog import strategy
 from parallab.errors import RankError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.communication import payload_per_step, receivers, wire_bytes
 from parallab.predict.memory import model_states
@@ -28,7 +29,6 @@ from parallab.report import (
     Step,
 )
 from parallab.schedules import Pass, Slot, orders, planned
-from parallab.spec import Model
 from parallab.stages import rank_of_stage, stage_count, stage_indices
 
 POINTS = 90

@@ -6,7 +6,7 @@ import time
 import pytest
 
 import parallab as pl
-from parallab.candidates import Task, floors, limits, search, shapes, unlike_ranks, variants
+from parallab.advise.candidates import Task, floors, limits, search, shapes, unlike_ranks, variants
 from parallab.datasheets import GIB, GPUS
 from parallab.predict import predict
 from parallab.predict.peaks import peak_memory

@@ -8,14 +8,14 @@ import types
 
 import pytest
 
-from parallab.advice import Advice, Option, Rejection, Rule
+from parallab.advise.advice import Advice, Option, Rejection, Rule
 from parallab.errors import HardwareError
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.panels.advisor import Advisor, seconds_in_words
 from parallab.panels.engines import Playback
 from parallab.plan import Plan
 from parallab.predict.time import step_time
-from parallab.spec import Model
 from tests.synthetic import FakeRunner, fake_report
 from tests.test_panels import LONG, find, text
 

@@ -2,11 +2,11 @@
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.plan import Plan, why_not
 from parallab.predict.bubble import Bubble, bubble, measured_bubble
 from parallab.report import Memory, Span, Step
 from parallab.schedules import orders, planned
-from parallab.spec import Model
 from parallab.stages import SCHEDULES
 
 DEEP = Model("nano", layers=32)

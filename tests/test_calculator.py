@@ -8,6 +8,7 @@ import time
 import ipywidgets as widgets
 import pytest
 
+from parallab.models.spec import Model
 from parallab.panels import calculator as calculator_module
 from parallab.panels.calculator import FIRST_MODEL, FIRST_PLAN, Calculator
 from parallab.panels.cards import short
@@ -17,7 +18,6 @@ from parallab.plots.peaks import kinds, plot_peaks
 from parallab.predict import predict
 from parallab.predict.memory import model_states
 from parallab.report import Memory, Rank, Report, Step
-from parallab.spec import Model
 from tests.synthetic import fake_prediction
 from tests.test_panels import LONG, find, text
 from tests.test_plots import words_in

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import parallab as pl
-from parallab.changes import amount, explain, milliseconds, pace, percent, sections, signed
+from parallab.compare.changes import amount, explain, milliseconds, pace, percent, sections, signed
 from tests.recorded import recorded
 from tests.synthetic import fake_prediction, fake_report
 from tests.test_compare import other

@@ -7,8 +7,8 @@ import pytest
 from nbclient import NotebookClient
 
 import parallab as pl
-from parallab import collection
-from parallab.collection import Named
+from parallab.compare import collection
+from parallab.compare.collection import Named
 from tests.recorded import recorded
 from tests.synthetic import fake_report
 

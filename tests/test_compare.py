@@ -7,7 +7,7 @@ import pytest
 
 import parallab as pl
 from parallab.cli import main
-from parallab.compare import (
+from parallab.compare.side_by_side import (
     ANOTHER_MOMENT,
     OTHER_KERNELS,
     Difference,

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 from PIL import Image
 
-from parallab import collection
+from parallab.compare import collection
 from parallab.errors import ClusterError, ReportError
+from parallab.models.spec import Model
 from parallab.panels import Lab
 from parallab.panels import run as run_module
 from parallab.panels import take as take_module
@@ -18,7 +19,6 @@ from parallab.panels.compare import Compare
 from parallab.panels.parts import all_widgets
 from parallab.panels.pins import MOST, Pins
 from parallab.plan import Plan
-from parallab.spec import Model
 from tests.recorded import recorded
 from tests.synthetic import FakeRunner, fake_prediction, fake_report
 from tests.test_panels import LONG, click, find, text

@@ -9,6 +9,7 @@ import torch
 
 from parallab.cluster.verification import Verification
 from parallab.errors import PlanError
+from parallab.models.spec import Model
 from parallab.parallel.optimizer import LEARNING_RATE
 from parallab.plan import Plan
 from parallab.predict.communication import payload_per_step
@@ -16,7 +17,6 @@ from parallab.predict.memory import model_states
 from parallab.rank.trainer import Trainer
 from parallab.rank.verify import verify
 from parallab.report import WARM_STEP, sent, total_communication
-from parallab.spec import Model
 from parallab.stages import SCHEDULES
 from tests.ranks import run_ranks
 

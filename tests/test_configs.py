@@ -6,8 +6,8 @@ import json
 import pytest
 
 import parallab as pl
-from parallab.families import FAMILIES
-from parallab.shapes import count
+from parallab.models.families import FAMILIES
+from parallab.models.shapes import count
 from tests.model_configs import (
     DEEPSEEK,
     FALCON,

@@ -10,12 +10,12 @@ import pytest
 from parallab.catalog import STRATEGIES
 from parallab.cluster.room import check_fits
 from parallab.errors import PlanError
+from parallab.models.spec import Model
 from parallab.panels import controls as controls_module
 from parallab.panels.controls import SOMETIMES, Controls
 from parallab.panels.parts import Choice, Look
 from parallab.panels.proposals import degrees_of, propose
 from parallab.plan import Plan, why_not
-from parallab.spec import Model
 from tests.synthetic import FakeRunner
 
 

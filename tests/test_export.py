@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from parallab import collection, export
 from parallab.cli import main
-from parallab.collection import Named, named, short_name, unique
+from parallab.compare import collection, export
+from parallab.compare.collection import Named, named, short_name, unique
 from parallab.errors import ReportError
 from parallab.plan import Plan
 from parallab.plots.compare import plot_comparison

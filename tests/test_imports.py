@@ -41,9 +41,8 @@ def test_quick_to_import(module):
 
 def test_plain_data_needs_the_standard_library_only():
     modules = within(*(f"parallab.{m}" for m in (
-        "errors", "spec", "presets", "shapes", "configs", "families", "catalog", "stages",
-        "schedules", "plan", "report", "progress", "predict", "datasheets", "hardware",
-        "candidates", "advice", "advise",
+        "errors", "models", "catalog", "stages", "schedules", "plan", "report", "progress",
+        "predict", "datasheets", "hardware", "advise", "compare", "take_home",
     )))  # fmt: skip
     assert len(modules) >= 24
     outside = loaded_by(*modules) - sys.stdlib_module_names - {"parallab"}
@@ -101,5 +100,5 @@ def test_the_examples_in_docstrings(module):
 
 def test_some_docstrings_hold_examples():
     attempted = [doctest.testmod(importlib.import_module(f"parallab.{m}")).attempted
-                 for m in ("spec", "plan")]  # fmt: skip
+                 for m in ("models.spec", "plan")]  # fmt: skip
     assert attempted == [3, 2]

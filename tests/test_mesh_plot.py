@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots import plot_mesh
 from parallab.plots.mesh import carried
 from parallab.plots.style import AXIS_COLOURS
-from parallab.spec import Model
 from tests.test_plots import words_in
 
 MICRO = Model("micro")

@@ -14,12 +14,12 @@ from PIL import Image
 
 from parallab.catalog import STRATEGIES
 from parallab.errors import ClusterError, PlanError, RankError
+from parallab.models.spec import Model
 from parallab.panels import Lab, engines
 from parallab.panels import run as run_module
 from parallab.panels.engines import Engines
 from parallab.panels.parts import Log, Look, all_widgets, error_words
 from parallab.plan import Plan
-from parallab.spec import Model
 from tests.synthetic import FakeRun, FakeRunner, fake_report
 
 LONG = 30.0

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.distributed.pipelining import PipelineStage
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.bubble import bubble, measured_bubble
 from parallab.rank.trainer import Trainer
 from parallab.report import Step
 from parallab.schedules import in_flight, orders
-from parallab.spec import Model
 from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")

@@ -1,9 +1,9 @@
 """Where the stages of a pipeline are, in words."""
 
+from parallab.models.spec import Model, count
 from parallab.plan import Plan
 from parallab.predict.parts import held_units
 from parallab.predict.placement import stage_lines
-from parallab.spec import Model, count
 
 MINE = Model("mine", layers=4, hidden=32, heads=4, ffn=64, vocab=257, tied=True)
 

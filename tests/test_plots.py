@@ -14,6 +14,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.legend import Legend
 from PIL import Image
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots import (
     History,
@@ -41,7 +42,6 @@ from parallab.plots.style import (
 from parallab.predict import predict
 from parallab.progress import Gauge, Progress, Replay
 from parallab.report import CATEGORIES, Memory, PhaseMemory, Report, Step
-from parallab.spec import Model
 from tests.synthetic import FakeRun, fake_report
 
 MIB = 2**20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.memory import model_states
-from parallab.spec import Model
 
 # Rajbhandari et al., arXiv:1910.02054, table 1: GB a device of 7.5B, 128B and 1T parameters, with
 # the optimizer's state, the gradients too, and the weights too divided by so many devices.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from matplotlib.collections import LineCollection, PolyCollection
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots import History, plot_report
 from parallab.plots.communication import CommunicationPlot
@@ -11,7 +12,6 @@ from parallab.plots.figures import RunFigure
 from parallab.plots.history import standing_for
 from parallab.plots.style import ReportFigure
 from parallab.report import Memory, Rank, Report, Step
-from parallab.spec import Model
 from tests.synthetic import fake_prediction, fake_report
 from tests.test_plots import words_in
 

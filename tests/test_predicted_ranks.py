@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from parallab.errors import PlanError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import occupancy, predict
 from parallab.predict.activations.units import Place, block, sizes_of
 from parallab.predict.occupancy import situations
 from parallab.predict.ranks import kind_of_each, kinds_of_ranks
 from parallab.report import CATEGORIES, WARM_STEP, Report
-from parallab.spec import Model
 from parallab.stages import SCHEDULES
 
 MINI = Model("mini")

@@ -5,12 +5,12 @@ What tests/test_three_ways.py measures has one stage a rank, or no ZeRO and no t
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.communication import payload_per_step
 from parallab.predict.peaks import peak_memory
 from parallab.report import total_communication
 from parallab.simulate.rank import run
-from parallab.spec import Model
 
 LEARNED = dict(
     name="learned", layers=8, hidden=40, heads=4, kv_heads=2, ffn=96, vocab=131,

@@ -120,6 +120,21 @@ def test_readme_tree_is_the_real_one():
     assert modules <= listed
 
 
+def test_imports_only_point_upwards_in_the_readmes_list():
+    tree = README[README.index("## What is where") :]
+    order = re.findall(r"^  (\w+)(?:\.py|/) ", tree, re.MULTILINE)
+    assert len(order) > 30
+    downwards = []
+    for source in SOURCES:
+        own = source.relative_to(ROOT / "parallab").parts[0].removesuffix(".py")
+        below = order[order.index(own) + 1 :] if own in order else []
+        for node in ast.parse(source.read_text()).body:
+            if isinstance(node, ast.ImportFrom):
+                imported = [f"{node.module}.{alias.name}".split(".") for alias in node.names]
+                downwards += [n for n in imported if n[0] == "parallab" and n[1] in below]
+    assert downwards == []
+
+
 def test_readme_links_exist():
     links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links

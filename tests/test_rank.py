@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from parallab.errors import CorpusError
+from parallab.models.spec import PRESETS, Model
 from parallab.plan import Plan
 from parallab.rank.corpus import Corpus, check_text
 from parallab.rank.decoder import Decoder, rotate
 from parallab.rank.trainer import Trainer
-from parallab.spec import PRESETS, Model
 
 CPU = torch.device("cpu")
 

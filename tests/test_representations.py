@@ -8,7 +8,7 @@ from IPython.lib.pretty import pretty
 
 import parallab as pl
 from parallab.cluster.verification import Verification
-from parallab.spec import PRESETS
+from parallab.models.spec import PRESETS
 from tests.recorded import recorded
 from tests.synthetic import fake_report
 

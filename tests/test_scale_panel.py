@@ -10,13 +10,13 @@ import pytest
 
 from parallab.errors import PlanError
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.panels import scaling
 from parallab.panels.scale import Scale
 from parallab.panels.scaling import DEVICES, STRATEGIES, Work, curves, plan_at, point_of
 from parallab.plan import Plan
 from parallab.plots.scale import STRATEGY_COLOURS, Point, plot_scale
 from parallab.report import Communication, Memory, Rank, Report, Step
-from parallab.spec import Model
 from tests.test_panels import LONG, find, text
 from tests.test_plots import words_in
 

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.parallel import pipeline
 from parallab.plan import why_not
 from parallab.schedules import Pass, in_flight, orders, planned
-from parallab.spec import Model
 from parallab.stages import SCHEDULES, rank_of_stage, stage_count, stage_indices
 
 DEEP = Model("nano", layers=32)

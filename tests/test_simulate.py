@@ -12,6 +12,7 @@ from dataclasses import asdict
 import pytest
 
 from parallab.errors import ModelError, PlanError, RankError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.communication import payload_per_step
 from parallab.predict.memory import held_states
@@ -21,7 +22,6 @@ from parallab.simulate import crew, simulate
 from parallab.simulate.layers import TRIALS, Lines, NoLineError, Trace, whole_step
 from parallab.simulate.rank import run
 from parallab.simulate.worker import simulated
-from parallab.spec import Model
 
 PLAIN = dict(name="plain", layers=4, hidden=32, heads=4, kv_heads=4, ffn=64, vocab=257)
 TIED = dict(

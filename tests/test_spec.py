@@ -6,7 +6,7 @@ import re
 import pytest
 
 import parallab as pl
-from parallab.spec import PRESETS, count
+from parallab.models.spec import PRESETS, count
 
 # The families' unique parameters (a tied weight once), from modules built by transformers, and for
 # our own presets from the sizes by hand.

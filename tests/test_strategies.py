@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from parallab.catalog import STRATEGIES
+from parallab.models.spec import Model
 from parallab.parallel.zero import FlatShards
 from parallab.plan import Plan
 from parallab.predict.communication import payload_per_step
@@ -17,7 +18,6 @@ from parallab.predict.memory import model_states
 from parallab.rank.trainer import Trainer
 from parallab.rank.verify import verify
 from parallab.report import WARM_STEP, sent, total_communication
-from parallab.spec import Model
 from tests.ranks import run_ranks
 
 CPU = torch.device("cpu")

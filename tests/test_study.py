@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.panels.study import Scaling
-from parallab.spec import Model
 from tests.test_plots import words_in
 
 

@@ -7,9 +7,9 @@ import pytest
 from parallab.advise import advise
 from parallab.errors import PlanError
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
-from parallab.spec import Model
 from parallab.sweep import ranking, sent_by_axis, summary, sweep
 from parallab.tables import Table
 from tests.synthetic import fake_report

@@ -9,12 +9,12 @@ import ipywidgets as widgets
 import pytest
 
 from parallab.errors import ClusterError, PlanError
+from parallab.models.spec import Model
 from parallab.panels import Lab
 from parallab.panels import run as run_module
 from parallab.panels import scaling as scaling_module
 from parallab.panels.tabs import Tabs
 from parallab.plan import Plan
-from parallab.spec import Model
 from tests.synthetic import FakeRunner, fake_report
 from tests.test_calculator import LLAMA
 from tests.test_panels import LONG, click, find

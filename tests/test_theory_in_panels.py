@@ -8,6 +8,7 @@ import types
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.panels import Lab, theory
 from parallab.panels import picture as picture_module
 from parallab.panels import run as run_module
@@ -15,7 +16,6 @@ from parallab.panels.parts import Look
 from parallab.panels.why import Why, comparison
 from parallab.panels.worker import Latest
 from parallab.plan import Plan
-from parallab.spec import Model
 from tests.synthetic import FakeRunner, fake_prediction, fake_report
 from tests.test_panels import LONG, click, find, text
 

@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from parallab.meter.categories import Row
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
 from parallab.rank.trainer import Trainer
 from parallab.report import CATEGORIES, WARM_STEP, Rank, Step
 from parallab.simulate import simulate
 from parallab.simulate.rank import run
-from parallab.spec import Model
 from parallab.stages import ZERO_BUBBLE
 from tests.ranks import run_ranks
 

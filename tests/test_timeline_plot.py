@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots import History, plot_timeline
 from parallab.plots.gantt import Bar, gantt, merged, stairs
@@ -20,7 +21,6 @@ from parallab.plots.timeline import (
 )
 from parallab.predict.bubble import Bubble
 from parallab.report import Memory, Rank, Report, Span, Step
-from parallab.spec import Model
 from parallab.stages import SCHEDULES
 from tests.synthetic import fake_report
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots import History, plot_communication, plot_traffic
 from parallab.plots.communication import by_axis
@@ -9,7 +10,6 @@ from parallab.plots.style import AXIS_COLOURS, GREY, ReportFigure, small_number,
 from parallab.plots.traffic import TrafficPlot, axis_between, strength
 from parallab.predict.communication import payload_per_step, wire_bytes
 from parallab.report import Memory, Rank, Report, Step
-from parallab.spec import Model
 from tests.synthetic import fake_report
 from tests.test_plots import words_in
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from parallab.check.exercise import Judge, Verdict, right, wrong
 from parallab.check.measure import measured
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import Report
-from parallab.spec import Model
 
 MIB = 2**20
 MOST = 1e300  # anything beyond is no float, or nearly none

@@ -7,8 +7,8 @@ from typing import Any
 from parallab.check.exercise import Exercise
 from parallab.check.judges import MIB, Slip, number, peak_at_most, plan_for
 from parallab.check.measure import measured
+from parallab.models.spec import Model
 from parallab.plan import Plan
-from parallab.spec import Model
 
 LAB = "00_start"
 LIMIT_BYTES = 45 * MIB

@@ -8,9 +8,9 @@ from parallab.check.exercise import Exercise, Verdict, right, wrong
 from parallab.check.functions import Returned, function_on
 from parallab.check.judges import Slip, number
 from parallab.check.measure import measured
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import Report
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,10 +9,10 @@ from parallab.check.exercise import Exercise, Verdict, right, wrong
 from parallab.check.functions import Returned, function_on
 from parallab.check.judges import MIB, Slip, number, peak_at_most, plan_for
 from parallab.check.measure import measured
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.bubble import bubble
 from parallab.report import Report, Step
-from parallab.spec import Model
 
 LAB = "03_model_and_pipeline"
 RANKS = 4

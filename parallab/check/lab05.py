@@ -16,10 +16,10 @@ from parallab.check.judges import (
     wire_at_most,
 )
 from parallab.check.measure import measured
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.bubble import bubble
 from parallab.report import Report
-from parallab.spec import Model
 from parallab.sweep import sent_by_axis
 
 LAB = "05_data_and_pipeline"

@@ -8,10 +8,10 @@ from parallab.check.exercise import Exercise, Verdict, right, wrong
 from parallab.check.judges import plan_for
 from parallab.check.predicted import fits, predicted, uses_at_least
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots.traffic import axis_between
 from parallab.predict import predict
-from parallab.spec import Model
 
 LAB = "06_three_dimensions"
 CUBE = Plan("3d", dp=2, pp=2, tp=2, batch=16)

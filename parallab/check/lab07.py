@@ -7,9 +7,9 @@ from parallab.check.judges import Slip, number, plan_for
 from parallab.check.predicted import fits, predicted
 from parallab.datasheets import GIB
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
-from parallab.spec import Model
 
 LAB = "07_choosing"
 MODEL = Model("llama-3.1-8b")

@@ -6,9 +6,9 @@ from parallab.check.exercise import Exercise
 from parallab.check.judges import Slip, number, plan_for
 from parallab.check.predicted import fits, predicted, uses_at_least
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
-from parallab.spec import Model
 
 LAB = "08_scale"
 MODEL = Model("llama-3.1-70b")

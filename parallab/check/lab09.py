@@ -6,9 +6,9 @@ from parallab.check.exercise import Exercise, Judge
 from parallab.check.judges import MIB, plan_for
 from parallab.check.measure import RUN_SECONDS
 from parallab.cluster import Cluster
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import Report
-from parallab.spec import Model
 
 LAB = "09_shared_box"
 MODEL = Model("micro")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from parallab.errors import ClusterError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import WARM_STEP, Report
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from parallab.panels.engines import Engines

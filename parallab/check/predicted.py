@@ -5,11 +5,11 @@ from __future__ import annotations
 from parallab.check.judges import Condition
 from parallab.datasheets import gib
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
 from parallab.predict.time import step_time
 from parallab.report import Report
-from parallab.spec import Model
 
 
 def predicted(model: Model, plan: Plan) -> Report:

@@ -19,11 +19,11 @@ from parallab.cli.arguments import (
     write_json,
 )
 from parallab.datasheets import GIB, GPUS, LINKS, NETWORKS, preset_of
+from parallab.models.spec import Model
 from parallab.plan import CHOICES
-from parallab.spec import Model
 
 if TYPE_CHECKING:
-    from parallab.advice import Advice
+    from parallab.advise.advice import Advice
 
 
 def add_commands(commands: Commands) -> None:

@@ -16,10 +16,10 @@ from typing import TypeAlias
 
 from parallab.catalog import STRATEGIES
 from parallab.errors import CorpusError, ModelError, ParallabError
+from parallab.models.spec import PRESETS, Model
 from parallab.plan import CHOICES, MAX_SEED, MAX_STEPS, Plan
 from parallab.rank.corpus import check_text
 from parallab.rank.launched import launched, world_size
-from parallab.spec import PRESETS, Model
 from parallab.take_home import read_plan
 
 FIGURE_SUFFIXES = (".png", ".pdf", ".svg")

@@ -8,7 +8,7 @@ import textwrap
 
 from parallab.catalog import STRATEGIES
 from parallab.cli.arguments import Commands, add_command
-from parallab.spec import PRESETS, Model
+from parallab.models.spec import PRESETS, Model
 from parallab.tables import aligned
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from parallab import collection, export
-from parallab.changes import explain
 from parallab.cli.arguments import (
     Commands,
     add_command,
@@ -20,8 +18,10 @@ from parallab.cli.arguments import (
     writable,
     write_json,
 )
-from parallab.collection import Named
-from parallab.compare import Difference, Row, Section, compare, differences
+from parallab.compare import collection, export
+from parallab.compare.changes import explain
+from parallab.compare.collection import Named
+from parallab.compare.side_by_side import Difference, Row, Section, compare, differences
 from parallab.report import Report
 from parallab.tables import aligned
 

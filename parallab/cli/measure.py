@@ -22,10 +22,10 @@ from parallab.cli.arguments import (
     whole_number,
 )
 from parallab.errors import ClusterError, PlanError
+from parallab.models.spec import Model
 from parallab.plan import MAX_STEPS, Plan
 from parallab.rank.launched import LaunchedRank, launched
 from parallab.report import Report
-from parallab.spec import Model
 from parallab.text import report_text
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from parallab.cluster.request import Options, check_request, check_room
 from parallab.cluster.run import LiveRun, clear, tasks
 from parallab.cluster.verification import Verification
 from parallab.errors import ClusterError, PlanError
+from parallab.models.spec import Model
 from parallab.plan import Plan, check_steps
 from parallab.report import Report
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from ipyparallel import Client, DirectView

@@ -227,8 +227,8 @@ def _join(task: Mapping[str, Any]) -> tuple[Any, Any, torch.device, dict[str, An
     import torch
     import torch.distributed as dist
 
+    from parallab.models.spec import Model
     from parallab.plan import Plan
-    from parallab.spec import Model
 
     device = torch.device("cpu") if task["gpu"] is None else torch.device("cuda", task["gpu"])
     if device.type == "cuda":

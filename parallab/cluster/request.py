@@ -11,9 +11,9 @@ from pathlib import Path
 from parallab.cluster import room
 from parallab.cluster.pool import Pool
 from parallab.errors import CorpusError, ModelError, PlanError
+from parallab.models.spec import Model
 from parallab.plan import MAX_SEED, Plan, check_both
 from parallab.rank.corpus import check_text
-from parallab.spec import Model
 
 MAX_TRACE_EVERY = 1_000_000
 MAX_CAP_BYTES = 2**50

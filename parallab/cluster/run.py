@@ -14,10 +14,10 @@ from parallab.cluster.calls import Outcome, gather
 from parallab.cluster.pool import ANSWER_SECONDS, Pool, name_ranks
 from parallab.cluster.request import Options
 from parallab.errors import ClusterError, ParallabError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.progress import FINISHED, Gauge, Progress, State
 from parallab.report import WARM_STEP, Rank, Report, Step
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult

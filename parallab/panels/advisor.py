@@ -9,7 +9,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parallab.advice import Advice, Option, describe
+from parallab.advise.advice import Advice, Option, describe
+from parallab.models.spec import PRESETS, Model
 from parallab.panels.cards import gpu_options, network_options
 from parallab.panels.controls import model_options
 from parallab.panels.engines import UNLIMITED_BYTES, Runner
@@ -18,7 +19,6 @@ from parallab.panels.style import STYLE
 from parallab.panels.worker import Latest
 from parallab.plan import CHOICES, Plan
 from parallab.plots.style import in_words, three_digits
-from parallab.spec import PRESETS, Model
 
 HERE = "here"
 FIRST_MODEL, FIRST_GPU = "llama-3.1-8b", "h100"

@@ -9,6 +9,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from parallab.errors import ParallabError
+from parallab.models.spec import Model
 from parallab.panels.cards import FIRST, Card
 from parallab.panels.paper import PaperControls
 from parallab.panels.parts import Choice, Look, close_all, error_words
@@ -22,7 +23,6 @@ from parallab.plots.live import picture
 from parallab.plots.peaks import plot_peaks
 from parallab.predict.report import Kernels
 from parallab.report import Report
-from parallab.spec import Model
 
 FIRST_MODEL = Model("llama-3.1-8b")
 FIRST_PLAN = Plan("zero3", 8, batch=8, seq=4096, precision="bf16")

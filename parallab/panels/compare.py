@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
-from parallab.collection import Named
+from parallab.compare.collection import Named
+from parallab.compare.export import difference_table, in_words, marks
 from parallab.errors import ParallabError
-from parallab.export import difference_table, in_words, marks
 from parallab.panels.opener import Opener
 from parallab.panels.parts import Choice, Look, close_all, error_words
 from parallab.panels.pinned import LETTERS, PinnedRow

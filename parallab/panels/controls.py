@@ -13,6 +13,7 @@ import ipywidgets as widgets
 from parallab.catalog import STAGES, STRATEGIES
 from parallab.cluster.room import check_fits, needed_bytes
 from parallab.errors import ParallabError
+from parallab.models.spec import PRESETS, Model
 from parallab.panels.engines import Runner
 from parallab.panels.parts import Choice, Look, label
 from parallab.panels.proposals import (
@@ -30,7 +31,6 @@ from parallab.panels.proposals import (
 )
 from parallab.panels.words import HINTS, LABELS, in_short
 from parallab.plan import CHOICES, MAX_STEPS, Plan, why_not
-from parallab.spec import PRESETS, Model
 
 DEVICES = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 FIRST_DEVICES, FIRST_MODEL, FIRST_BATCH, FIRST_STEPS = 4, "mini", 8, 10

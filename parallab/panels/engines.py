@@ -13,11 +13,11 @@ from parallab.cluster import gpus
 from parallab.cluster.places import Device
 from parallab.cluster.room import available_bytes
 from parallab.errors import ClusterError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.report import Kernels
 from parallab.progress import Replay, Run
 from parallab.report import Report, Source
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from parallab.cluster import Cluster

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parallab.errors import ParallabError
+from parallab.models.spec import Model
 from parallab.panels.parts import Look, error_words
 from parallab.plan import Plan
-from parallab.spec import Model
 from parallab.take_home import take_home
 
 

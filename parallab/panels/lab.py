@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from parallab.cluster.places import Device
 from parallab.errors import ClusterError, PlanError, ReportError
+from parallab.models.spec import Model
 from parallab.panels.advisor import Advisor
 from parallab.panels.calculator import Calculator
 from parallab.panels.compare import Compare
@@ -18,7 +19,6 @@ from parallab.panels.scale import Scale
 from parallab.panels.tabs import Tabs
 from parallab.plan import Plan, check_both, check_steps
 from parallab.report import Report
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     from parallab.cluster import Cluster

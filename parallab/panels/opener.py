@@ -9,8 +9,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parallab import collection
-from parallab.collection import MIB, Named
+from parallab.compare import collection
+from parallab.compare.collection import MIB, Named
 from parallab.errors import ParallabError
 from parallab.panels.parts import Look
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import ipywidgets as widgets
 
 from parallab.errors import ModelError
+from parallab.models.spec import Model
 from parallab.panels.controls import Controls
 from parallab.panels.engines import UNLIMITED_BYTES, Playback
 from parallab.panels.parts import Look
 from parallab.panels.proposals import Choices, degrees_of
 from parallab.plan import Plan, why_not
 from parallab.report import Report
-from parallab.spec import Model
 
 MAX_DEVICES = 4096
 # Numbers that divide well; a slider's other positions are never wanted.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import ipywidgets as widgets
 
+from parallab.models.spec import Model
 from parallab.panels.engines import Runner
 from parallab.panels.parts import Look
 from parallab.panels.theory import prediction
@@ -22,7 +23,6 @@ from parallab.plots.live import LiveRunView
 from parallab.plots.style import caption
 from parallab.progress import Progress
 from parallab.report import Report
-from parallab.spec import Model
 
 # While a run is under way, the bubble is that of so many steps.
 RECENT_STEPS = 50

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import ipywidgets as widgets
 
-from parallab.collection import Named
+from parallab.compare.collection import Named
 from parallab.panels.parts import Look, all_widgets
 from parallab.panels.pins import Pins
 from parallab.report import Report

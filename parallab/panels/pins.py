@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from parallab.collection import Named, short_name, unique
+from parallab.compare.collection import Named, short_name, unique
 from parallab.errors import ParallabError, ReportError
 from parallab.panels.parts import Look
 from parallab.report import Report

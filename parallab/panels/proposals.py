@@ -18,8 +18,8 @@ from typing import Any
 
 from parallab.catalog import STRATEGIES, Strategy
 from parallab.errors import PlanError
+from parallab.models.spec import Model
 from parallab.plan import Plan, why_not
-from parallab.spec import Model
 
 # Plan's arguments by name. As wishes they are what a person set by hand, the latest last: always a
 # strategy, devices and a batch. Without a pipeline, micro-batches are gradient accumulation, and a

@@ -16,6 +16,7 @@ import ipywidgets as widgets
 
 from parallab.cluster.room import check_fits
 from parallab.errors import ParallabError
+from parallab.models.spec import Model
 from parallab.panels.controls import Controls
 from parallab.panels.engines import Playback, Runner
 from parallab.panels.home import Home
@@ -31,7 +32,6 @@ from parallab.plots.style import in_words
 from parallab.predict.placement import stage_lines
 from parallab.progress import Progress, Run
 from parallab.report import Report
-from parallab.spec import Model
 
 POLL_SECONDS = 0.05
 RESULT_SECONDS = 60

@@ -9,6 +9,7 @@ import ipywidgets as widgets
 
 from parallab.datasheets import GPUS
 from parallab.hardware import Hardware
+from parallab.models.spec import PRESETS, Model
 from parallab.panels.cards import gpu_options, network_options, short
 from parallab.panels.controls import model_options
 from parallab.panels.parts import Choice, Look, close_all, error_words
@@ -22,7 +23,6 @@ from parallab.plots.live import picture
 from parallab.plots.scale import Point, plot_scale
 from parallab.plots.style import in_words
 from parallab.report import Report
-from parallab.spec import PRESETS, Model
 
 FIRST_MODEL, FIRST_GPU, FIRST_STRATEGY, FIRST_DEVICES = "llama-3.1-8b", "h100", "3d", 64
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from parallab.errors import PlanError
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.panels.theory import predicted
 from parallab.plan import Plan, Precision, Recompute
 from parallab.plots.scale import Point
 from parallab.predict.report import Kernels
 from parallab.predict.time import step_time
 from parallab.report import Report
-from parallab.spec import Model
 
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "pp", "tp", "dp+pp", "3d")
 DEVICES = tuple(2**i for i in range(3, 13))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.panels.scaling import STRATEGIES, Work, curves, plan_at, point_of
 from parallab.plan import Precision, Recompute
 from parallab.plots.scale import Point, plot_scale
 from parallab.plots.style import ReportFigure, in_words
 from parallab.report import Report
 from parallab.simulate import simulate
-from parallab.spec import Model
 from parallab.tables import Table
 
 # Where less than so much of its best speed per GPU is left, a strategy has stopped paying.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from parallab.collection import MIB, Named
-from parallab.export import MEDIA, to_file
+from parallab.compare.collection import MIB, Named
+from parallab.compare.export import MEDIA, to_file
 from parallab.panels.opener import Begin
 from parallab.panels.parts import Look
 from parallab.plots.style import in_words

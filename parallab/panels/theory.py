@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 
 from parallab.errors import ParallabError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
 from parallab.predict.report import Kernels
 from parallab.report import Report
 from parallab.simulate import simulate
-from parallab.spec import Model
 
 Failed = Callable[[BaseException], None]
 Told = Callable[[int, int, str], None]

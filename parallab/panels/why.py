@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import ipywidgets as widgets
 
-from parallab.compare import Row, compare, compared_ranks, differences
+from parallab.compare.side_by_side import Row, compare, compared_ranks, differences
 from parallab.panels.parts import Look
 from parallab.panels.pins import PinButton, Pins
 from parallab.panels.theory import Simulation

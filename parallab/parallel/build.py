@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from parallab.models.spec import Model
 from parallab.parallel import tensor, zero
 from parallab.parallel.clip import clip
 from parallab.parallel.data import (
@@ -31,7 +32,6 @@ from parallab.parallel.mesh import coordinates
 from parallab.parallel.optimizer import LEARNING_RATE, make_optimizer, optimizer_class
 from parallab.parallel.pipeline import Pipeline, TiedEmbedding
 from parallab.plan import Plan
-from parallab.spec import Model
 from parallab.stages import stage_blocks, stage_count, stage_indices
 
 EMBEDDING = "embedding.tokens.weight"

@@ -35,8 +35,8 @@ from torch.distributed.pipelining import (
     ScheduleZBVZeroBubble,
 )
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
-from parallab.spec import Model
 from parallab.stages import ONE_STAGE_A_RANK, rank_of_stage, stage_count
 
 SCHEDULES: dict[str, type] = {

@@ -11,8 +11,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import offset_copy
 
-from parallab.changes import Pace, pace
-from parallab.collection import Named
+from parallab.compare.changes import Pace, pace
+from parallab.compare.collection import Named
 from parallab.plots.style import (
     AXIS_COLOURS,
     CATEGORY_COLOURS,

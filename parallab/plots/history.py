@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.progress import Gauge, Progress
 from parallab.report import CATEGORIES, PHASES, Memory, Rank, Report, Source, Step, sent
 from parallab.report import total_communication as totals
-from parallab.spec import Model
 
 Array = NDArray[np.float64]
 Bytes = dict[tuple[str, str], dict[str, int]]

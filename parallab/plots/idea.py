@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, Patch, Rectangle
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots.memory import caption_on
 from parallab.plots.style import (
@@ -38,7 +39,6 @@ from parallab.predict import predict
 from parallab.predict.bubble import UNITS, bubble
 from parallab.predict.memory import model_states
 from parallab.schedules import Kind, Slot, orders, planned
-from parallab.spec import Model
 from parallab.stages import stages_per_rank
 
 RANK_COLOURS = (BLUE, ORANGE, GREEN, PINK)

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.plots.memory import caption_on
 from parallab.plots.style import (
@@ -29,7 +30,6 @@ from parallab.plots.style import (
     tint,
 )
 from parallab.predict import predict
-from parallab.spec import Model
 from parallab.sweep import sent_by_axis
 
 # More would be too small to read.

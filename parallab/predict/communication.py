@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from parallab.models.spec import Model, count
 from parallab.plan import Plan
 from parallab.predict.buckets import ddp_buckets
 from parallab.predict.occupancy import gathers
@@ -25,7 +26,6 @@ from parallab.predict.parts import (
     held_units,
     sliced,
 )
-from parallab.spec import Model, count
 from parallab.stages import rank_of_stage, stage_count
 
 __all__ = [

@@ -7,10 +7,10 @@ import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+from parallab.models.spec import Model, count
 from parallab.plan import Plan
 from parallab.predict.padding import elements, flat_elements, held_rows, row_elements, row_share
 from parallab.predict.parts import Unit, each, held_stages, held_units
-from parallab.spec import Model, count
 
 
 def model_states(model: Model, plan: Plan, rank: int = 0) -> dict[str, int]:

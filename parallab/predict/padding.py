@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from parallab.models.spec import count
 from parallab.predict.parts import Unit, counted
-from parallab.spec import count
 
 
 def elements(units: Iterable[Unit]) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import groupby
 
+from parallab.models.spec import Model, Shape
 from parallab.plan import Plan
-from parallab.spec import Model, Shape
 from parallab.stages import rank_of_stage, stage_blocks, stage_count, stage_indices
 
 EMBEDDING, OUTPUT = "embedding.tokens.weight", "head.output.weight"

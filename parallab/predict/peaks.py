@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import classic, pipelines
 from parallab.predict.activations import units
@@ -25,7 +26,6 @@ from parallab.predict.parts import parts_of
 from parallab.predict.ranks import same_parts
 from parallab.predict.stage import Bytes, DataAxis, Stage, stage
 from parallab.report import CATEGORIES, PHASES, Memory, PhaseMemory
-from parallab.spec import Model
 from parallab.stages import ZERO_BUBBLE
 
 

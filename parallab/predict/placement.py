@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from parallab.models.spec import Model, count
 from parallab.plan import Plan
-from parallab.spec import Model, count
 from parallab.stages import rank_of_stage, stage_blocks, stage_count
 
 

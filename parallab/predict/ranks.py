@@ -7,9 +7,9 @@ import itertools
 import math
 from collections.abc import Hashable, Iterable, Iterator
 
+from parallab.models.spec import Model, count
 from parallab.plan import Plan
 from parallab.predict.parts import EMBEDDING, alike, held_stages, held_units, sliced
-from parallab.spec import Model, count
 from parallab.stages import stage_count
 
 ALL_RANKS_UP_TO = 64

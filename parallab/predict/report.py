@@ -6,13 +6,13 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from parallab.models.spec import Model
 from parallab.plan import Plan, check_both
 from parallab.predict.communication import Collective, collectives
 from parallab.predict.peaks import as_memory, highest_moments
 from parallab.predict.ranks import ALL_RANKS_UP_TO, kind_of_each, kinds_of_ranks, same_parts
 from parallab.predict.traffic import rows_and_traffic
 from parallab.report import WARM_STEP, Memory, Rank, Report, Step
-from parallab.spec import Model
 
 Kernels = Literal["cpu", "cuda"]
 KERNELS: tuple[Kernels, ...] = ("cpu", "cuda")

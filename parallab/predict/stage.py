@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
 
+from parallab.models.shapes import Shapes
+from parallab.models.spec import count
 from parallab.predict.activations import units
 from parallab.predict.activations.layers import Sizes
 from parallab.predict.activations.tape import Moment
@@ -29,8 +31,6 @@ from parallab.predict.sharing import (
     Sharing,
     Unit,
 )
-from parallab.shapes import Shapes
-from parallab.spec import count
 
 Bytes = Mapping[str, int]
 

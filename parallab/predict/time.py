@@ -22,11 +22,11 @@ from typing import Any
 
 from parallab.datasheets import Gpu, check_number
 from parallab.hardware import Hardware, Ring
+from parallab.models.spec import Model, count
 from parallab.plan import Plan, Schedule
 from parallab.predict.bubble import bubble
 from parallab.predict.communication import wire_bytes
 from parallab.predict.parts import blocks_of_stage, held_stages, held_units, sliced
-from parallab.spec import Model, count
 from parallab.stages import stage_blocks, stage_count
 
 # A backward pass multiplies twice where a forward pass multiplies once: by the weights and by the

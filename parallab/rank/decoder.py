@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from parallab.errors import ModelError
-from parallab.spec import Model
+from parallab.models.spec import Model
 
 INITIAL_STD = 0.02
 EMBEDDING, OUTPUT = "embedding.tokens.weight", "head.output.weight"

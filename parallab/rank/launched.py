@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import parallab
 from parallab.errors import ClusterError, ModelError, ParallabError, PlanError, RankError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import WARM_STEP, Rank, Report, Step
-from parallab.spec import Model
 
 if TYPE_CHECKING:
     import torch

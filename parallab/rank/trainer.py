@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from parallab.meter import Meter
+from parallab.models.spec import Model
 from parallab.parallel.build import build
 from parallab.parallel.mesh import axis_names, coordinates, form_mesh
 from parallab.parallel.pipeline import tied_group
@@ -18,7 +19,6 @@ from parallab.plan import Plan
 from parallab.rank.corpus import Corpus
 from parallab.rank.decoder import Decoder, materialise
 from parallab.report import Step
-from parallab.spec import Model
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

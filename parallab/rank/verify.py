@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.rank.trainer import Trainer
-from parallab.spec import Model
 
 
 def verify(

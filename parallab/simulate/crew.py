@@ -23,9 +23,9 @@ from typing import Any, cast
 
 from parallab import child
 from parallab.errors import RankError
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.parts import blocks_of_stage, held_stages
-from parallab.spec import Model
 
 BOOT = "from parallab.simulate.worker import main; main()"
 # Each holds torch, a third of a GiB.

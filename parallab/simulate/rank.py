@@ -25,6 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from parallab.meter import Meter
 from parallab.meter.categories import watched_resize
 from parallab.meter.fake import FakeMemory
+from parallab.models.spec import Model
 from parallab.parallel import build, clip, data
 from parallab.plan import Plan
 from parallab.rank import decoder
@@ -32,7 +33,6 @@ from parallab.rank.trainer import Trainer
 from parallab.report import Step
 from parallab.simulate.layers import Trace
 from parallab.simulate.replicate import FakeReplicate
-from parallab.spec import Model
 from parallab.stages import ZERO_BUBBLE
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 import parallab
 from parallab.errors import ModelError, PlanError
+from parallab.models.spec import Model
 from parallab.plan import Plan, check_both
 from parallab.predict.parts import blocks_of_stage, held_stages
 from parallab.predict.ranks import kinds_of_ranks
 from parallab.report import Rank, Report, Step
 from parallab.simulate.crew import simulate_ranks
-from parallab.spec import Model
 
 Progress = Callable[[int, int, str], None]
 

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.parts import blocks_of_stage, held_stages
 from parallab.simulate.layers import TRIALS, Sizes, Trace, whole_step
 from parallab.simulate.rank import run
-from parallab.spec import Model
 
 # A worker that nobody has needed for so long gives its memory back.
 IDLE_SECONDS = 120

@@ -8,7 +8,7 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from parallab import collection
+from parallab.compare import collection
 from parallab.plots.style import CATEGORY_COLOURS
 from tests.browser.conftest import Notebook, Open
 from tests.browser.test_panel_pages import choose, lab

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from parallab.models.spec import Model
 from parallab.predict.activations.tape import Tape, Value
-from parallab.spec import Model
 
 
 @dataclass(frozen=True)

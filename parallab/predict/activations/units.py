@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.activations import borders, layers, losses, mixtures, norms
 from parallab.predict.activations.layers import Sizes
 from parallab.predict.activations.tape import Gradient, Moment, Tape, Value, highest
 from parallab.predict.parts import EMBEDDING, sliced
-from parallab.spec import Model
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallab.catalog import strategy
-from parallab.compare import compare
+from parallab.compare.side_by_side import compare
 from parallab.errors import ReportError
 from parallab.report import CATEGORIES, OPERATIONS, Report, Step
 

@@ -1,7 +1,7 @@
 """What leaves the lab: a plan as a file, the command that trains it, and other packages' settings.
 
 The torchrun command trains this very plan with parallab's own code. Accelerate's and DeepSpeed's
-settings (`parallab.take_home_configs`) are for a training script of your own, where those packages
+settings (`parallab.take_home.configs`) are for a training script of your own, where those packages
 have an equivalent; where they have none, the reason stands in its place.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 from parallab import html
 from parallab.errors import ParallabError, PlanError
+from parallab.models.spec import Model
 from parallab.plan import Plan, check_both
-from parallab.spec import Model
-from parallab.take_home_configs import FIRST_NODE, Equivalent, accelerate, deepspeed
+from parallab.take_home.configs import FIRST_NODE, Equivalent, accelerate, deepspeed
 
 PLAN_FILE = "plan.json"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from parallab.errors import ModelError
-from parallab.spec import LIMITS, check_number, check_size
+from parallab.models.spec import LIMITS, check_number, check_size
 
 Sizes = dict[str, Any]
 

@@ -16,9 +16,9 @@ from html import escape
 from typing import Any
 
 import parallab
-from parallab.changes import explain, milliseconds, pace, percent, sections, signed
-from parallab.collection import Named, to_json
-from parallab.compare import Row, Section
+from parallab.compare.changes import explain, milliseconds, pace, percent, sections, signed
+from parallab.compare.collection import Named, to_json
+from parallab.compare.side_by_side import Row, Section
 from parallab.plan import Plan
 from parallab.report import CATEGORIES, Rank, Report, total_communication
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from parallab.errors import PlanError
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Optimizer, Plan, Precision, Recompute, Schedule, why_not
 from parallab.predict.time import StepTime, step_time, weights_of_ranks
-from parallab.spec import Model
 from parallab.stages import stage_count
 
 # The shortest bubbles for one stage a rank, two, and two with halved backward passes.

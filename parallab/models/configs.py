@@ -1,8 +1,8 @@
 """Hugging Face config.json -> Model: the language model that a config describes.
 
-Where a file leaves a field out, its class's default stands for it (`parallab.families`), except for
-the sizes that every file of its own states: where one of them is missing, it is named. Only a
-config inside another, `text_config`, is written as what differs from its class.
+Where a file leaves a field out, its class's default stands for it (`parallab.models.families`),
+except for the sizes that every file of its own states: where one of them is missing, it is named.
+Only a config inside another, `text_config`, is written as what differs from its class.
 
 Counted is the decoder with its embedding and head, as transformers builds it: no vision tower, no
 multi-token-prediction layers (DeepSeek-V3), no buffers (rotary tables, router corrections). What
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from parallab.errors import ModelError
-from parallab.families import FAMILIES, NAMES, Family, Fields
-from parallab.spec import Model
+from parallab.models.families import FAMILIES, NAMES, Family, Fields
+from parallab.models.spec import Model
 
 # The family of a text_config that does not say it.
 _TEXT_FAMILY = {"gemma3": "gemma3_text", "llava": "llama"}

@@ -12,9 +12,9 @@ from typing import Any
 from parallab import html
 from parallab.datasheets import GIB, gib
 from parallab.hardware import Hardware
+from parallab.models.spec import Model
 from parallab.plan import Optimizer, Plan, Precision
 from parallab.predict.time import StepTime
-from parallab.spec import Model
 
 SOURCE = "Hugging Face, Efficient training on multiple GPUs, scalability strategy"
 HERE = "this machine"

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from parallab.spec import Model
+    from parallab.models.spec import Model
 
 Shape = tuple[int, ...]
 Shapes = dict[str, Shape]

@@ -10,11 +10,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from parallab.compare import Row, Section, compare, compared_ranks, differences, ranks_in_words
+from parallab.compare.side_by_side import (
+    Row,
+    Section,
+    compare,
+    compared_ranks,
+    differences,
+    ranks_in_words,
+)
+from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.bubble import bubble
 from parallab.report import Report
-from parallab.spec import Model
 
 LABELS = {
     "zero": "ZeRO stage", "seq": "sequence", "micro_batches": "micro-batches",

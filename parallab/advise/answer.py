@@ -11,14 +11,22 @@ import functools
 import math
 from collections.abc import Sequence
 
-from parallab.advice import HERE, Advice, Option, Rejection, Rule, describe
-from parallab.candidates import Candidate, Found, Need, Task, search, smallest_need, unlike_ranks
+from parallab.advise.advice import HERE, Advice, Option, Rejection, Rule, describe
+from parallab.advise.candidates import (
+    Candidate,
+    Found,
+    Need,
+    Task,
+    search,
+    smallest_need,
+    unlike_ranks,
+)
 from parallab.datasheets import GPUS, Gpu, Link, Network, gib
 from parallab.errors import HardwareError, PlanError
 from parallab.hardware import MOST, Hardware
+from parallab.models.spec import Model, count
 from parallab.plan import Optimizer, Plan, Precision
 from parallab.predict.peaks import peak_memory
-from parallab.spec import Model, count
 
 # A batch of about a million tokens, as large language models are trained with (Brown et al.,
 # arXiv:2005.14165, table 2.1: 0.5 M for the smallest, 1 to 3 M for those of 2.7 B and more).

@@ -1,8 +1,8 @@
 """What is trained: the sizes of a decoder-only transformer, and its exact parameter count.
 
 A `Model` is numbers only, its own, a preset's or a Hugging Face config.json's
-(`parallab.configs`). `parallab.shapes` lists its tensors, and `parallab.rank.decoder` builds the
-module from it, tensor for tensor. One block is
+(`parallab.models.configs`). `parallab.models.shapes` lists its tensors, and
+`parallab.rank.decoder` builds the module from it, tensor for tensor. One block is
 
     x = x + attention(norm(x))          q, k, v, out projections; fewer key/value heads = GQA
     x = x + mlp(norm(x))                gated: down(act(gate(x)) * up(x));  plain: down(act(up(x)))
@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, Literal
 
-from parallab import html, shapes
+from parallab import html
 from parallab.errors import ModelError
-from parallab.presets import PRESETS
-from parallab.shapes import Shape, Shapes, count
+from parallab.models import shapes
+from parallab.models.presets import PRESETS
+from parallab.models.shapes import Shape, Shapes, count
 
 __all__ = ["PRESETS", "Model", "Shape", "count"]
 
@@ -326,7 +327,7 @@ class Model(html.Shown):
         Raises:
             ModelError: no config, a family that is not known, or a value that cannot be.
         """
-        from parallab import configs
+        from parallab.models import configs
 
         return configs.model(config, name)
 
