@@ -13,12 +13,17 @@ from parallab.cluster import Cluster
 
 # The longest come first, so that the processes of `pytest -n` end together: ranks that share the
 # cores beside files that mostly wait, then what starts a notebook.
-FIRST = ("test_three_ways.py", "test_cluster_life.py", "test_cluster_faults.py", "test_labs.py")
+FIRST = (
+    "test_three_ways.py",
+    "cluster/test_life.py",
+    "cluster/test_faults.py",
+    "test_labs.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    place = {name: at for at, name in enumerate(FIRST)}
-    items.sort(key=lambda item: place.get(item.path.name, len(FIRST)))
+    place = {Path(__file__).parent / name: at for at, name in enumerate(FIRST)}
+    items.sort(key=lambda item: place.get(item.path, len(FIRST)))
 
 
 @pytest.fixture(scope="session")

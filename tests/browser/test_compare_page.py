@@ -11,8 +11,7 @@ from playwright.sync_api import expect
 from parallab.compare import collection
 from parallab.plots.style import CATEGORY_COLOURS
 from tests.browser.conftest import Notebook, Open
-from tests.browser.test_panel_pages import choose, lab
-from tests.browser.test_theory_pages import both_themes
+from tests.browser.visit import both_themes, choose, lab
 from tests.synthetic import fake_report
 
 

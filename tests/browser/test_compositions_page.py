@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from parallab.plots.style import CATEGORY_COLOURS
 from tests.browser.conftest import Notebook, Open
-from tests.browser.test_panel_pages import lab
+from tests.browser.visit import lab
 
 # A Lab on engines, which notes how many steps each look at the run brought, and each new picture.
 REAL = """import parallab as pl

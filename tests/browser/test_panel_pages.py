@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 from playwright.sync_api import expect
 
 from parallab.plots.style import CATEGORY_COLOURS, OPERATION_COLOURS
-from tests.browser.conftest import Notebook, Open, share_of
+from tests.browser.conftest import Open, share_of
+from tests.browser.visit import choose, lab
 
 COUNT_FRAMES = """() => {
     window.frames_shown = 0;
@@ -17,26 +17,6 @@ COUNT_FRAMES = """() => {
     picture.addEventListener('load', () => { window.frames_shown += 1; });
     window.count_from = performance.now();
 }"""
-
-
-def lab(name: str = "lab", **options: object) -> str:
-    """A cell that shows a Lab over made-up runs."""
-    arguments = ", ".join(f"{key}={value!r}" for key, value in options.items())
-    return (
-        "from tests.synthetic import FakeRunner\nimport parallab as pl\n"
-        f"{name} = pl.Lab(runner=FakeRunner({arguments}))\n{name}"
-    )
-
-
-def choose(notebook: Notebook, strategy: str, steps: int = 10, devices: int = 4) -> Any:
-    page = notebook.page
-    page.locator(f"button.pl-strategy-{strategy}").click()
-    page.locator(f"button.pl-devices-{devices}").click()
-    # The last of the four number fields.
-    field = page.locator(".pl-fields input[type=number]").nth(3)
-    field.fill(str(steps))
-    field.press("Enter")
-    return page
 
 
 def test_a_run_paints_memory_and_communication_and_nothing_jumps(open_notebook: Open) -> None:

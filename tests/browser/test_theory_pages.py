@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 
 from parallab.plots.style import CATEGORY_COLOURS, PALE, tint
 from tests.browser.conftest import Notebook, Open
-from tests.browser.test_panel_pages import choose, lab
-from tests.test_calculator import LLAMA
+from tests.browser.visit import both_themes, choose, lab
+from tests.models.rows import LLAMA
 
 COUNT_PICTURES = """() => {
     window.pictures = 0;
@@ -30,16 +30,6 @@ def open_tab(notebook: Notebook, name: str) -> Any:
 
 def pale(category: str) -> str:
     return "#" + "".join(f"{round(255 * v):02X}" for v in tint(CATEGORY_COLOURS[category], PALE))
-
-
-def both_themes(notebook: Notebook, panel: Any, name: str) -> None:
-    """Screenshots in both, and nothing cut off at the right."""
-    inside = panel.evaluate("e => e.scrollWidth - e.clientWidth")
-    assert inside <= 0
-    notebook.screenshot(f"{name}_light")
-    notebook.theme("Dark")
-    notebook.screenshot(f"{name}_dark")
-    notebook.theme("Light")
 
 
 def test_the_prediction_is_shown_before_a_run_and_lies_under_it(open_notebook: Open) -> None:
