@@ -28,6 +28,7 @@ TIED = dict(
     norm="layer", positions="learned", mlp="plain", activation="gelu", qkv_bias=True,
     out_bias=True, mlp_bias=True, qk_norm=True,
 )  # fmt: skip
+SHORT = dict(TIED, layers=4)  # deep enough for two ranks with two stages each
 
 # A norm well below the gradients' own; AdamW would hide it, since it divides by their size.
 CLIP: dict[str, Any] = dict(clip=0.1, optimizer="sgd")
@@ -61,20 +62,20 @@ CASES: dict[str, list[Case]] = {
         (PLAIN, on(4, "mp")),
         (PLAIN, on(4, "pp", micro_batches=8)),
         *[(TIED, on(4, "pp", micro_batches=8, schedule=s)) for s in SCHEDULES],
-        *[(TIED, on(4, "3d", dp=2, pp=1, tp=2, zero=zero)) for zero in range(4)],
+        *[(SHORT, on(4, "3d", dp=2, pp=1, tp=2, zero=zero)) for zero in range(4)],
         (PLAIN, on(4, "3d", dp=2, pp=1, tp=2, zero=3)),
-        *[(TIED, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4)) for zero in range(4)],
-        *[(TIED, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4, recompute="full", **CLIP))
+        *[(SHORT, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4)) for zero in range(4)],
+        *[(SHORT, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4, recompute="full", **CLIP))
           for zero in (0, 3)],
-        *[(TIED, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4, schedule="zbv"))
+        *[(SHORT, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=4, schedule="zbv"))
           for zero in range(2)],
     ],
     "eight": [
-        *[(TIED, on(8, "3d", dp=2, pp=2, tp=2, zero=zero, micro_batches=4)) for zero in range(4)],
-        (TIED, on(8, "3d", micro_batches=4, zero=1, schedule="zbv", sequence_parallel=True)),
+        *[(SHORT, on(8, "3d", dp=2, pp=2, tp=2, zero=zero, micro_batches=4)) for zero in range(4)],
+        (SHORT, on(8, "3d", micro_batches=4, zero=1, schedule="zbv", sequence_parallel=True)),
         # Two sequences a micro-batch: what is scattered along the sequence must travel as well.
         (PLAIN, on(8, "3d", batch=16, micro_batches=4, sequence_parallel=True)),
-        *[(TIED, on(8, "3d", micro_batches=4, zero=zero, sequence_parallel=zero == 3, **CLIP))
+        *[(SHORT, on(8, "3d", micro_batches=4, zero=zero, sequence_parallel=zero == 3, **CLIP))
           for zero in (2, 3)],
     ],
 }  # fmt: skip

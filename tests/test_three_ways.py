@@ -27,14 +27,15 @@ CPU = torch.device("cpu")
 STEPS = 3
 LLAMA = dict(name="llama-like", layers=5, hidden=72, heads=6, kv_heads=3, ffn=184, vocab=331)
 GPT = dict(
-    name="gpt-like", layers=6, hidden=56, heads=4, kv_heads=4, ffn=224, vocab=420, tied=True,
+    name="gpt-like", layers=5, hidden=56, heads=4, kv_heads=4, ffn=224, vocab=420, tied=True,
     norm="layer", positions="learned", mlp="plain", activation="gelu", qkv_bias=True,
     out_bias=True, mlp_bias=True, context=160,
 )  # fmt: skip
 QWEN = dict(
-    name="qwen-like", layers=8, hidden=64, heads=4, kv_heads=2, head_dim=20, ffn=112, vocab=700,
+    name="qwen-like", layers=4, hidden=64, heads=4, kv_heads=2, head_dim=20, ffn=112, vocab=700,
     qk_norm=True, qkv_bias=True,
 )  # fmt: skip
+DEEP = dict(QWEN, layers=8)  # two stages on each of four ranks
 MICRO = dict(name="micro")  # enough gradients for two of DDP's buckets
 
 Case = tuple[dict[str, Any], dict[str, Any]]
@@ -87,7 +88,7 @@ CASES: dict[int, list[Case]] = {
     ],
     4: [
         (QWEN, on(4, "pp", micro_batches=6)),
-        (QWEN, on(4, "pp", batch=8, micro_batches=8, schedule="interleaved", precision="bf16")),
+        (DEEP, on(4, "pp", batch=8, micro_batches=8, schedule="interleaved", precision="bf16")),
         *[(GPT, on(4, "dp+pp", dp=2, pp=2, zero=zero, micro_batches=3)) for zero in (0, 2)],
         (QWEN, on(4, "dp+pp", dp=2, pp=2, zero=3, micro_batches=3, recompute="full")),
         *[(QWEN, on(4, "3d", dp=2, pp=1, tp=2, zero=zero)) for zero in (1, 3)],
