@@ -10,11 +10,11 @@ import psutil
 
 from parallab.cluster import gpus, leases, room
 from parallab.cluster.boot import LOOPBACK
-from parallab.cluster.pool import Kind
 from parallab.datasheets import gib
 from parallab.errors import PlanError
 
-Device = Literal["auto", "cpu", "cuda"]
+Kind = Literal["cpu", "cuda"]
+Device = Literal["auto"] | Kind
 MAX_ENGINES = 1024
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from concurrent.futures import wait
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from parallab.cluster import engine
+from parallab.cluster.places import Kind
 from parallab.errors import ClusterError
 
 if TYPE_CHECKING:
     from ipyparallel import AsyncResult, Client, DirectView
 
-Kind = Literal["cpu", "cuda"]
 HELLO_SECONDS = 60.0
 ANSWER_SECONDS = 10.0
 # What `lost` says of every rank when one process that they all need is gone.

@@ -10,10 +10,10 @@ from typing import Any
 import ipywidgets as widgets
 
 from parallab.advise.advice import Advice, Option, describe
-from parallab.models.spec import PRESETS, Model
+from parallab.models.spec import Model
 from parallab.panels.cards import gpu_options, network_options
-from parallab.panels.controls import model_options
 from parallab.panels.engines import UNLIMITED_BYTES, Runner
+from parallab.panels.menu import ModelMenu
 from parallab.panels.parts import Choice, Look, close_all, error_words
 from parallab.panels.style import STYLE
 from parallab.panels.worker import Latest
@@ -45,7 +45,6 @@ class Advisor:
     def __init__(self, runner: Runner, run: Take, why_not: WhyNot, calculate: Take) -> None:
         self._runner, self._run, self._why_not, self._calculate = runner, run, why_not, calculate
         self.advice: Advice | None = None
-        self._models = {name: Model(name) for name in PRESETS}
         self._look = look = Look()
         self._worker, self._hands = Latest(self._show_error), Latest(self._show_error)
         self._build_inputs(look)
@@ -66,9 +65,7 @@ class Advisor:
 
     def _build_inputs(self, look: Look) -> None:
         full = widgets.Layout(width="100%")
-        self._model = widgets.Dropdown(
-            options=model_options(self._models.values()), value=FIRST_MODEL, layout=full
-        )
+        self._menu = ModelMenu(FIRST_MODEL)
         here = [] if self._runner.replayed is not None else [("this machine", HERE)]
         self._gpu = widgets.Dropdown(options=[*here, *gpu_options()], value=FIRST_GPU, layout=full)
         self._gpu.add_class("pl-advisor-gpu")
@@ -95,7 +92,7 @@ class Advisor:
             "</div>"
         )
         fields = [
-            look.field("Model", self._model), look.field("GPU", self._gpu),
+            look.field("Model", self._menu.widget), look.field("GPU", self._gpu),
             look.field("Nodes", numbers["nodes"]), look.field("GPUs", numbers["gpus"], "a node"),
             look.field("Between nodes", self._network),
             look.field("Headroom", numbers["headroom"], "%"),
@@ -124,10 +121,7 @@ class Advisor:
 
     def offer(self, model: Model) -> None:
         """Adds a model to choose from."""
-        now = self._model.value
-        self._models[model.name] = model
-        self._model.options = model_options(self._models.values())
-        self._model.value = now
+        self._menu.offer(model)
 
     def ask(self) -> None:
         """Looks for plans, in the background."""
@@ -178,7 +172,7 @@ class Advisor:
         from parallab.advise import advise
 
         try:
-            self.advice = advise(self._models[self._model.value], **self._question())
+            self.advice = advise(self._menu.model, **self._question())
             self._show(self.advice)
             self._say(f"{self.advice.considered:,} plans compared.")
         except BaseException:

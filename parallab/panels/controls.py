@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import ipywidgets as widgets
@@ -13,8 +13,9 @@ import ipywidgets as widgets
 from parallab.catalog import STAGES, STRATEGIES
 from parallab.cluster.room import check_fits, needed_bytes
 from parallab.errors import ParallabError
-from parallab.models.spec import PRESETS, Model
+from parallab.models.spec import Model
 from parallab.panels.engines import Runner
+from parallab.panels.menu import ModelMenu
 from parallab.panels.parts import Choice, Look, label
 from parallab.panels.proposals import (
     AXES,
@@ -65,26 +66,21 @@ class Controls:
         self._runner, self._look, self._tell = runner, look, changed
         self._lock = threading.RLock()
         self._showing = False
-        self._models = {name: Model(name) for name in PRESETS}
         self._counts = sorted({*(n for n in DEVICES if n < runner.max_devices), runner.max_devices})
         usual = {name: getattr(Plan(), name) for name in ("strategy", *PLAIN)}
         devices = min(FIRST_DEVICES, runner.max_devices)
         self._wishes: Choices = {**usual, "devices": devices, "batch": FIRST_BATCH}
-        self._now, self.reason = propose(
-            self._models[FIRST_MODEL], self._wishes, usual, self._counts
-        )
+        self._menu = ModelMenu(FIRST_MODEL)
+        self._now, self.reason = propose(self.model, self._wishes, usual, self._counts)
         self.notice = ""
         self._choices = {name: self._choice(name, values) for name, values in _options().items()}
+        self._menu.widget.add_class("pl-model")
+        self._menu.widget.add_class(f"pl-model-{id(self)}")
         full = widgets.Layout(width="100%")
-        self._model = widgets.Dropdown(
-            options=self._model_options(), value=FIRST_MODEL, layout=full
-        )
-        self._model.add_class("pl-model")
-        self._model.add_class(f"pl-model-{id(self)}")
         self._numbers = {name: self._number(name, full) for name in self.numbers}
         self._idea, self._grey = look.text(), look.text()
         self._lay_out()
-        self._model.observe(lambda _: self._model_chosen(), "value")
+        self._menu.widget.observe(lambda _: self._model_chosen(), "value")
         for name, box in self._numbers.items():
             box.observe(functools.partial(self._typed, name), "value")
         self.refresh()
@@ -105,7 +101,7 @@ class Controls:
         )  # fmt: skip
 
     def _lay_out(self) -> None:
-        inputs = {"model": self._model, **self._numbers}
+        inputs = {"model": self._menu.widget, **self._numbers}
         inputs |= {name: choice.widget for name, choice in self._choices.items()}
         self._boxes = {}
         for name, control in inputs.items():
@@ -125,7 +121,7 @@ class Controls:
     @property
     def model(self) -> Model:
         """The chosen model."""
-        return self._models[self._model.value]
+        return self._menu.model
 
     @property
     def plan(self) -> Plan:
@@ -197,9 +193,7 @@ class Controls:
     def _show_model(self, model: Model) -> None:
         self._showing = True
         try:
-            self._models[model.name] = model
-            self._model.options = self._model_options()
-            self._model.value = model.name
+            self._menu.choose(model)
         finally:
             self._showing = False
 
@@ -208,7 +202,7 @@ class Controls:
         with self._lock:
             for choice in self._choices.values():
                 choice.lock(locked)
-            for control in (self._model, *self._numbers.values()):
+            for control in (self._menu.widget, *self._numbers.values()):
                 control.disabled = locked
 
     def refresh(self) -> None:
@@ -277,11 +271,10 @@ class Controls:
 
     def _grey_big_models(self, free_bytes: int, shared: bool) -> None:
         """The options of a drop-down are not widgets: only a style can grey them."""
-        names = [name for _, name in self._model.options]
         self._grey.value = "".join(
             f"<style>.pl-model-{id(self)} option:nth-child({place}) {{ color: #a8a8a8; }}</style>"
-            for place, name in enumerate(names, 1)
-            if not self._runs(self._models[name], free_bytes, shared)
+            for place, model in enumerate(self._menu.models, 1)
+            if not self._runs(model, free_bytes, shared)
         )
 
     def _runs(self, model: Model, free_bytes: int, shared: bool) -> bool:
@@ -292,15 +285,6 @@ class Controls:
         # All ranks together hold every state at least once: most models need no closer look.
         least = model.parameters * STATE_BYTES[plan.optimizer] / (1 if shared else plan.devices)
         return least <= free_bytes and _needed_bytes(model, plan, shared) <= free_bytes
-
-    def _model_options(self) -> list[tuple[str, str]]:
-        return model_options(self._models.values())
-
-
-def model_options(models: Iterable[Model]) -> list[tuple[str, str]]:
-    """What a drop-down of models shows, the smallest first, and their names."""
-    by_size = sorted(models, key=lambda m: m.parameters)
-    return [(f"{m.name} · {_count(m.parameters)} parameters", m.name) for m in by_size]
 
 
 def _options() -> dict[str, tuple[Any, ...]]:
@@ -321,10 +305,3 @@ def _in_words(changes: list[tuple[str, Any, Any]]) -> str:
         f"{LABELS[name][0]} {in_short(wish)} → {in_short(choice)}" for name, wish, choice in changes
     )
     return f"Adjusted to your choice: {words}." if words else ""
-
-
-def _count(parameters: int) -> str:
-    for size, name in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
-        if parameters >= size:
-            return f"{parameters / size:.3g} {name}"
-    return str(parameters)

@@ -9,9 +9,9 @@ import ipywidgets as widgets
 
 from parallab.datasheets import GPUS
 from parallab.hardware import Hardware
-from parallab.models.spec import PRESETS, Model
+from parallab.models.spec import Model
 from parallab.panels.cards import gpu_options, network_options, short
-from parallab.panels.controls import model_options
+from parallab.panels.menu import ModelMenu
 from parallab.panels.parts import Choice, Look, close_all, error_words
 from parallab.panels.pins import PinButton, Pins
 from parallab.panels.scaling import DEVICES, STRATEGIES, Work, curves, plan_at, point_of
@@ -45,7 +45,6 @@ class Scale:
         self._work: Work | None = None
         self._point: Plan | None = None
         self._hardware: Hardware | None = None
-        self._models = {name: Model(name) for name in PRESETS}
         self._look = look = Look()
         self._worker = Latest(self._show_error)
         self._simulation = Simulation(self._told, self._show_error, self._ended)
@@ -62,16 +61,14 @@ class Scale:
 
     def _build_inputs(self, look: Look) -> None:
         full = widgets.Layout(width="100%")
-        self._model = widgets.Dropdown(
-            options=model_options(self._models.values()), value=FIRST_MODEL, layout=full
-        )
+        self._menu = ModelMenu(FIRST_MODEL)
         self._gpu = widgets.Dropdown(options=gpu_options(), value=FIRST_GPU, layout=full)
         self._network = widgets.Dropdown(options=network_options(), value="fast", layout=full)
         self._device_batch = widgets.IntSlider(value=1, min=1, max=16, layout=full)
         self._seq = widgets.SelectionSlider(
             options=[2**i for i in range(7, 18)], value=4096, layout=full
         )
-        for control in (self._model, self._gpu, self._network, self._device_batch, self._seq):
+        for control in (self._menu.widget, self._gpu, self._network, self._device_batch, self._seq):
             control.observe(lambda _: self._changed(), "value")
         self._precision = self._choice("precision", "bf16")
         self._recompute = self._choice("recompute", "none")
@@ -96,7 +93,7 @@ class Scale:
             "estimated, any point simulated.</div>"
         )
         fields = [
-            look.field("Model", self._model), look.field("GPU", self._gpu),
+            look.field("Model", self._menu.widget), look.field("GPU", self._gpu),
             look.field("Between nodes", self._network, "8 GPUs a node"),
             look.field("Batch", self._device_batch, "sequences for each device"),
             look.field("Sequence", self._seq, "tokens"),
@@ -131,10 +128,7 @@ class Scale:
 
     def offer(self, model: Model) -> None:
         """Adds a model to choose from."""
-        now = self._model.value
-        self._models[model.name] = model
-        self._model.options = model_options(self._models.values())
-        self._model.value = now
+        self._menu.offer(model)
 
     def wait(self, timeout: float | None = None) -> None:
         """Waits for what was asked for to be shown."""
@@ -177,7 +171,7 @@ class Scale:
     # In threads of their own.
 
     def _asked(self) -> Work:
-        model = self._models[self._model.value]
+        model = self._menu.model
         return Work(
             model, self._device_batch.value, min(self._seq.value, model.context),
             self._precision.value, self._recompute.value,

@@ -201,7 +201,7 @@ def test_while_it_thinks_the_button_is_grey(advisor, asked):
 def test_a_model_from_elsewhere_can_be_chosen(advisor, asked):
     mine = Model("mine", layers=2, hidden=64, heads=4, ffn=128, vocab=256)
     advisor.offer(mine)
-    advisor._model.value = "mine"
+    advisor._menu.widget.value = "mine"
     ask(advisor)
     assert asked.questions[0][0] == mine
 

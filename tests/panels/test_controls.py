@@ -21,7 +21,7 @@ from tests.synthetic import FakeRunner
 
 def controls_of(max_devices: int = 8, model: str = "mini") -> Controls:
     controls = Controls(FakeRunner(max_devices), Look(), lambda: None)
-    controls._model.value = model
+    controls._menu.widget.value = model
     return controls
 
 
@@ -94,19 +94,19 @@ def test_a_model_moves_to_devices_that_it_can_use():
     controls = controls_of()
     choose(controls, strategy="pp")
     assert degrees(controls) == (1, 4, 1)
-    controls._model.value = "nano"
+    controls._menu.widget.value = "nano"
     assert (degrees(controls), controls.reason) == ((1, 2, 1), None)
     assert button(controls, "devices", 4).tooltip.startswith(
         "nano has 2 layers, fewer than the 4 stages"
     )
-    controls._model.value = "mini"
+    controls._menu.widget.value = "mini"
     assert degrees(controls) == (1, 4, 1)
 
 
 def test_a_model_leaves_the_devices_alone_where_it_can_use_them():
     controls = controls_of()
     choose(controls, devices=1)
-    controls._model.value = "nano"
+    controls._menu.widget.value = "nano"
     assert controls.plan.devices == 1
 
 
@@ -301,12 +301,12 @@ def test_a_schedule_gives_way_to_devices_and_comes_back():
 
 def test_models_that_do_not_fit_are_grey_and_say_by_how_much():
     controls = controls_of()  # the made-up machine has 8 GiB free
-    names = [name for _, name in controls._model.options]
+    names = [name for _, name in controls._menu.widget.options]
     assert names[:4] == ["nano", "micro", "mini", "small"]
     grey = controls._grey.value
     assert 0 < grey.count("color: #a8a8a8") < len(names)
     assert ":nth-child(1)" not in grey
-    controls._model.value = "llama-3.1-8b"
+    controls._menu.widget.value = "llama-3.1-8b"
     # 8.03 G parameters × 16 bytes on each of 4 ranks: 478.6 GiB; and the batch.
     assert "llama-3.1-8b with ddp needs at least 480.1 GiB" in controls.reason
     with pytest.raises(PlanError) as refused:
@@ -320,7 +320,7 @@ def test_models_that_do_not_fit_are_grey_and_say_by_how_much():
 def test_a_model_too_big_for_a_pipeline_is_refused_in_words():
     controls = controls_of()
     choose(controls, strategy="pp", devices=8)
-    controls._model.value = "llama-3.1-405b"
+    controls._menu.widget.value = "llama-3.1-405b"
     # 405.9 G parameters × 16 bytes, once: 6,047.8 GiB, and the batch.
     assert "llama-3.1-405b with pp needs at least 6,04" in controls.reason
     assert "on this machine; " in controls.reason

@@ -168,7 +168,7 @@ def test_a_model_that_cannot_be_built_is_not_simulated(scale):
     mixture = Model("mixture", layers=4, hidden=64, heads=4, ffn=128, vocab=256, experts=4,
                     experts_per_token=2, expert_ffn=64)  # fmt: skip
     scale.offer(mixture)
-    scale._model.value = "mixture"
+    scale._menu.widget.value = "mixture"
     find(scale, "pl-scale-strategy-ddp").click()
     scale.wait(LONG)
     assert "mixture of experts" in find(scale, "pl-simulate-point").tooltip

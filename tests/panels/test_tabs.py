@@ -151,7 +151,7 @@ def test_a_pasted_model_can_be_chosen_everywhere(lab):
     find(lab.calculator, "pl-config").value = json.dumps(LLAMA)
     lab.calculator.wait(LONG)
     for panel in (scale, lab.advisor):
-        assert "llama (pasted)" in [name for _, name in panel._model.options]
+        assert "llama (pasted)" in [name for _, name in panel._menu.widget.options]
 
 
 def test_closing_closes_all(lab):
