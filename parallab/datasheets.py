@@ -12,15 +12,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from parallab.errors import HardwareError
+from parallab.units import GIB, gib
 
-GIB = 2**30
 _MODEL = re.compile(r"[a-z]*\d+[a-z]*")
 T = TypeVar("T")
-
-
-def gib(count: float) -> str:
-    """Bytes for a sentence; MiB where they are less than one."""
-    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.0f} MiB"
 
 
 def check_number(label: str, value: object, least: float | None = None, most: float = 1e30) -> None:
@@ -156,6 +151,11 @@ class Gpu:
             check_number(f"{self.name}'s {field}", getattr(self, field))
         named("link", self.link, LINKS)
 
+    @property
+    def has_bf16(self) -> bool:
+        """Whether it multiplies in bf16; where not, float16's speed stands for it."""
+        return self.name not in _WITHOUT_BF16
+
     def flops(self, precision: str) -> float:
         """Operations per second of matrix multiplications."""
         return self.fp32_flops if precision == "fp32" else self.bf16_flops
@@ -175,7 +175,7 @@ def _gpu(
     )  # fmt: skip
 
 
-# T4 and V100 have no bfloat16 units: theirs is the figure of float16.
+_WITHOUT_BF16 = ("t4", "v100-16", "v100-32")
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu
     for gpu in (

@@ -19,9 +19,9 @@ import psutil
 from parallab.cluster import Cluster, directory, gpus, room
 from parallab.cluster.boot import LOOPBACK
 from parallab.cluster.places import cores
-from parallab.datasheets import gib
 from parallab.models.spec import Model
 from parallab.plan import Plan
+from parallab.units import gib
 
 State = Literal["good", "notice", "bad"]
 RANKS = 2

@@ -14,18 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from parallab import html
-from parallab.datasheets import (
-    GPUS,
-    LINKS,
-    NETWORKS,
-    Gpu,
-    Link,
-    Network,
-    check_number,
-    gib,
-    named,
-)
+from parallab.datasheets import GPUS, LINKS, NETWORKS, Gpu, Link, Network, check_number, named
 from parallab.errors import HardwareError
+from parallab.units import gib
 
 MOST = 65_536  # GPUs, as many as a Plan takes
 # From here on, sharded weights arrive about as fast as a large GPU needs them.

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from parallab.datasheets import GIB, gib
+from parallab.units import GIB, gib, percent, three_figures
 
 if TYPE_CHECKING:
     from parallab.advise.advice import Advice, Option
@@ -70,7 +70,7 @@ def plan(shown: Plan) -> str:
         "data axis": shown.data if shown.dp > 1 else "",
         "schedule": shown.schedule if shown.pp > 1 and shown.strategy != "mp" else "",
         "sequence parallel": "yes" if shown.sequence_parallel else "",
-        "batch": f"{shown.batch} sequences of {shown.seq} tokens, {shown.rank_batch} on each "
+        "batch": f"{shown.batch:,} sequences of {shown.seq:,} tokens, {shown.rank_batch} on each "
         f"data-parallel rank in {shown.micro_batches} × {shown.micro_batch}",
         "precision": f"{shown.precision}, {shown.optimizer}",
         "recompute": shown.recompute if shown.recompute != "none" else "",
@@ -105,7 +105,7 @@ def model(shown: Model) -> str:
                   count(shown.head_shapes())))  # fmt: skip
     rows = [
         (escape(name), f"{times:,}", f"{each:,}", f"{times * each:,}",
-         f"{times * each / shown.parameters:.1%}")
+         f"{percent(times * each / shown.parameters, 1)}")
         for name, times, each in parts
     ]  # fmt: skip
     rows.append(("<b>all</b>", "", "", f"<b>{shown.parameters:,}</b>", ""))
@@ -126,7 +126,7 @@ def hardware(shown: Hardware) -> str:
         f"{gpu.fp32_flops / tera:,.0f} in fp32",
         "its memory moves": f"{gpu.bytes_per_second / tera:,.2f} TB/s",
         "free of each": _range(shown.free_bytes),
-        "to fill": f"{_range(shown.room_bytes)}, headroom {shown.headroom:.0%}",
+        "to fill": f"{_range(shown.room_bytes)}, headroom {percent(shown.headroom)}",
         "inside a node": str(shown.link) if shown.gpus_per_node > 1 else "",
         "between nodes": str(shown.between) if shown.nodes > 1 else "",
         "source": gpu.source,
@@ -268,7 +268,7 @@ def _figures(shown: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         facts["step"] = f"{seconds * 1e3:,.1f} ms"
         facts["tokens per second"] = f"{shown.tokens_per_second:,.0f}"
     if bubble is not None:
-        facts["bubble"] = f"{bubble.idle_of_total:.1%} of the time"
+        facts["bubble"] = f"{percent(bubble.idle_of_total, 1)} of the time"
     if not math.isnan(shown.losses[-1]):
         facts["loss"] = f"{shown.losses[0]:.4f} → {shown.losses[-1]:.4f} in {shown.steps} steps"
     return tuple(facts), [tuple(f"<b>{escape(value)}</b>" for value in facts.values())]
@@ -333,8 +333,8 @@ def _option(option: Option) -> tuple[str, ...]:
     return (
         f"{escape(option.family)}<br>{escape(describe(option.plan))}",
         f"{option.need_bytes / GIB:,.1f}", f"{option.room_bytes / GIB:,.1f}",
-        f"{step.seconds:,.3g}", f"{step.tokens_per_second / step.devices:,.0f}",
-        f"{step.utilization:.0%}", escape(option.reason),
+        three_figures(step.seconds), f"{step.tokens_per_second / step.devices:,.0f}",
+        percent(step.utilization), escape(option.reason),
     )  # fmt: skip
 
 

@@ -305,7 +305,7 @@ class Plan(html.Shown):
             parts.append("sequence parallel")
         plural = "es" if self.micro_batches > 1 else ""
         parts += [
-            f"batch {self.batch} × {self.seq} in {self.micro_batches} micro-batch{plural}",
+            f"batch {self.batch:,} × {self.seq:,} in {self.micro_batches:,} micro-batch{plural}",
             self.precision,
             self.optimizer,
         ]

@@ -16,6 +16,7 @@ from parallab.predict.bubble import bubble
 from parallab.predict.time import step_time
 from parallab.report import Report
 from parallab.tables import Table
+from parallab.units import percent, three_figures
 
 DEGREES = ("dp", "pp", "tp")
 _UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))
@@ -91,8 +92,9 @@ def summary(reports: Sequence[Report], hardware: Hardware | None = None) -> Tabl
     words = len(columns)
     columns.append(_bytes("peak", [report.peak_bytes for report in reports]))
     sent = [sent_by_axis(report) for report in reports]
+    most = max((size for by_axis in sent for size in by_axis.values()), default=0)
     columns += [
-        _bytes(f"sent on {axis}", [by_axis.get(axis, 0) for by_axis in sent])
+        _bytes(f"sent on {axis}", [by_axis.get(axis, 0) for by_axis in sent], most)
         for axis in DEGREES
         if any(axis in by_axis for by_axis in sent)
     ]
@@ -166,8 +168,10 @@ def _caption(reports: Sequence[Report], hardware: Hardware | None) -> str:
     )
 
 
-def _bytes(name: str, sizes: list[int]) -> tuple[str, list[str]]:
-    unit, size = next((u for u in _UNITS if max(sizes) >= u[1]), _UNITS[-1])
+def _bytes(name: str, sizes: list[int], most: int | None = None) -> tuple[str, list[str]]:
+    """In the unit that suits the largest of them, or of what else they are to be held against."""
+    most = max(sizes) if most is None else most
+    unit, size = next((u for u in _UNITS if most >= u[1]), _UNITS[-1])
     return f"{name}, {unit}", [f"{number / size:,.2f}" for number in sizes]
 
 
@@ -175,7 +179,7 @@ def _bubbles(reports: Sequence[Report]) -> list[tuple[str, list[str]]]:
     known = [report.bubble or bubble(report.plan) for report in reports]
     if not any(known):
         return []
-    return [("bubble", [f"{one.idle_of_total:.0%}" if one else "–" for one in known])]
+    return [("bubble", [percent(one.idle_of_total) if one else "–" for one in known])]
 
 
 def _times(reports: Sequence[Report], hardware: Hardware | None) -> list[tuple[str, list[str]]]:
@@ -193,6 +197,6 @@ def _times(reports: Sequence[Report], hardware: Hardware | None) -> list[tuple[s
     ]  # fmt: skip
     each = [step.tokens_per_second / step.devices for step in steps]
     return [
-        ("step, estimated s", [f"{step.seconds:,.3g}" for step in steps]),
+        ("step, estimated s", [three_figures(step.seconds) for step in steps]),
         ("tokens/s each, estimated", [f"{pace:,.0f}" for pace in each]),
     ]

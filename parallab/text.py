@@ -8,9 +8,12 @@ from parallab.predict.bubble import bubble
 from parallab.predict.placement import stage_lines
 from parallab.report import CATEGORIES, WARM_STEP, Rank, Report, Step, sent
 from parallab.tables import aligned
+from parallab.units import percent
 
 # A wider matrix would not fit a terminal.
 TRAFFIC_RANKS = 16
+# Of a prediction: what is kept for the backward pass depends on them.
+KERNELS = {"cpu": ", with the CPU's kernels", "cuda": ", with a GPU's fused kernels"}
 UNITS = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("bytes", 1))
 
 
@@ -27,7 +30,8 @@ def _what(report: Report) -> str:
     devices = ", ".join(sorted({rank.device for rank in report.ranks})) or "no device"
     torch = report.environment.get("torch", "unknown")
     where = f"on {devices}, torch {torch}" if report.source == "measured" else "for one warm step"
-    return f"{report.model}: {report.plan}\n{report.source.capitalize()} {where}"
+    kernels = KERNELS.get(report.environment.get("kernels", ""), "")
+    return f"{report.model}: {report.plan}\n{report.source.capitalize()} {where}{kernels}"
 
 
 def _memory(report: Report) -> str:
@@ -133,9 +137,10 @@ def _pace(report: Report) -> str:
     measured, formula = report.bubble, bubble(report.plan)
     if measured is not None and formula is not None:
         lines.append(
-            f"Bubble  idle/total {measured.idle_of_total:.1%} {report.source}, "
-            f"{formula.idle_of_total:.1%} by the schedule; "
-            f"idle/ideal {measured.idle_of_ideal:.1%} and {formula.idle_of_ideal:.1%}"
+            f"Bubble  idle/total {percent(measured.idle_of_total, 1)} {report.source}, "
+            f"{percent(formula.idle_of_total, 1)} by the schedule; "
+            f"idle/ideal {percent(measured.idle_of_ideal, 1)} and "
+            f"{percent(formula.idle_of_ideal, 1)}"
         )
         cores, here = report.environment.get("cores"), report.environment.get("hosts", [])
         if (

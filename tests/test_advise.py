@@ -7,10 +7,11 @@ import pytest
 
 import parallab as pl
 from parallab.advise.candidates import Task, floors, limits, search, shapes, unlike_ranks, variants
-from parallab.datasheets import GIB, GPUS
+from parallab.datasheets import GPUS
 from parallab.predict import predict
 from parallab.predict.peaks import peak_memory
 from parallab.predict.time import step_time
+from parallab.units import GIB
 
 
 def task(name="mini", batch=16, seq=128, precision="bf16"):
@@ -249,7 +250,7 @@ def test_each_rejection_has_its_number(seventy):
     assert by_family["ZeRO-1"].need_bytes > (4 + 12 / 16) * 70_553_706_496
     assert by_family["ZeRO-2"].need_bytes > (2 + 14 / 16) * 70_553_706_496
     need = by_family["ZeRO-2"].need_bytes / GIB
-    assert by_family["ZeRO-2"].reason.startswith(f"ZeRO-2 needs {need:,.1f} of 71.3 GiB: dp=16")
+    assert by_family["ZeRO-2"].reason.startswith(f"ZeRO-2 needs {need:,.1f} GiB of 71.3 GiB: dp=16")
     assert f"ZeRO-2 needs {need:,.1f} GiB" in str(seventy)
     assert "does not divide by tp=16; tp may be 1, 2, 4, 8." in str(seventy)
 
@@ -308,7 +309,7 @@ def test_more_memory_in_use_by_others_asks_for_more_sharding():
 def test_a_headroom_of_ones_own():
     tight = pl.advise("llama-3.1-8b", gpu="h100", headroom=0.5)
     assert all(option.room_bytes == int(79.18 * GIB * 0.5) for option in tight.options)
-    assert "headroom 50%" in str(tight)
+    assert "headroom 50 %" in str(tight)
 
 
 def test_hardware_may_be_given_whole():

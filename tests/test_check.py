@@ -86,8 +86,8 @@ def test_what_no_answer_can_be_is_red_in_a_sentence(name):
         ("fits-in-45", pl.Plan("ddp", devices=8, batch=8), "8 devices are more than the 4"),
         ("fits-in-45", pl.Plan("zero3", batch=4), "keep batch=8"),
         ("no-more-bytes", pl.Plan("zero3", batch=8, seq=64), "a rank sent 41.7 MiB"),
-        ("small-bubble", pl.Plan("pp", pp=4, batch=32, seq=64), "idle 27.3% of the time"),
-        ("fewer-activations", pl.Plan("tp", batch=8, seq=64), "are 100% of those of plain"),
+        ("small-bubble", pl.Plan("pp", pp=4, batch=32, seq=64), "idle 27.3 % of the time"),
+        ("fewer-activations", pl.Plan("tp", batch=8, seq=64), "are 100 % of those of plain"),
     ],
 )
 def test_a_wrong_answer_is_red_and_says_what_was_measured(at_work, name, answer, words):
@@ -300,7 +300,7 @@ def test_pictures_of_ideas():
     assert any("6.01 MiB" in t.get_text() for t in exchange.axes[0].texts)
     pipeline = plots.plot_schedules([pl.Plan("mp", pp=4), pl.Plan("pp", pp=4, schedule="zb")])
     headings = [ax.texts[0].get_text() for ax in pipeline.axes]
-    assert "mp, one micro-batch: idle 75% of the time" in [
+    assert "mp, one micro-batch: idle 75 % of the time" in [
         t.get_text() for ax in pipeline.axes for t in ax.texts
     ]
     assert len(headings) == 2

@@ -5,7 +5,8 @@ import json
 import pytest
 
 import parallab as pl
-from parallab.datasheets import GIB, GPUS, LINKS, NETWORKS, Gpu, Link, Network, gib, preset_of
+from parallab.datasheets import GPUS, LINKS, NETWORKS, Gpu, Link, Network, preset_of
+from parallab.units import GIB, gib
 
 
 def test_ranks_of_one_node_pass_on_over_its_link():

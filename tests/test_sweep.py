@@ -46,12 +46,12 @@ def test_a_field_that_no_plan_has_is_named():
 
 def test_a_summary_shows_what_differs_and_what_it_costs():
     table = summary(sweep(MICRO, TWO, zero=(1, 3)))
-    assert table.head == ("zero", "peak, MiB", "sent on dp, MiB", "sent on pp, KiB", "bubble")
+    assert table.head == ("zero", "peak, MiB", "sent on dp, MiB", "sent on pp, MiB", "bubble")
     # ZeRO-1: one reduce-scatter and one all-gather of the stage's 2 MiB, halved by the ring. ZeRO-3
     # gathers for each of 4 forward passes and for the backward passes.
     assert [row[2] for row in table.rows] == ["2.00", "6.01"]
     # 4 micro-batches of 2 sequences, 128 tokens, 128 numbers, 4 bytes.
-    assert {row[3] for row in table.rows} == {"512.00"}
+    assert {row[3] for row in table.rows} == {"0.50"}
     assert {row[4] for row in table.rows} == {"20%"}
     assert table.caption == "micro (1.0 M parameters): predicted, per step"
     assert table.left == 1

@@ -90,7 +90,7 @@ rank 3   489.2    0.1      ·      ·
     )
     assert "stage 0 on ranks 0-1: embedding, block 0, 0.063 M parameters" in text
     assert text.endswith("""\
-Bubble  idle/total 25.0% measured, 33.3% by the schedule; idle/ideal 33.3% and 50.0%
+Bubble  idle/total 25.0 % measured, 33.3 % by the schedule; idle/ideal 33.3 % and 50.0 %
         (4 ranks share 2 cores: some wait for those)""")
 
 

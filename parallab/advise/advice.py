@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parallab import html
-from parallab.datasheets import GIB, gib
 from parallab.hardware import Hardware
 from parallab.models.spec import Model
 from parallab.plan import Optimizer, Plan, Precision
 from parallab.predict.time import StepTime
+from parallab.units import GIB, gib, percent, three_figures
 
 SOURCE = "Hugging Face, Efficient training on multiple GPUs, scalability strategy"
 HERE = "this machine"
@@ -71,8 +71,8 @@ class Rejection:
     @property
     def reason(self) -> str:
         """The number that rules it out."""
-        need, room = self.need_bytes / GIB, self.room_bytes / GIB
-        return f"{self.family} needs {need:,.1f} of {room:,.1f} GiB: {describe(self.plan)}"
+        need, room = gib(self.need_bytes), gib(self.room_bytes)
+        return f"{self.family} needs {need} of {room}: {describe(self.plan)}"
 
 
 @dataclass(frozen=True)
@@ -140,13 +140,15 @@ class Advice(html.Shown):
 
     def __repr__(self) -> str:
         best = f"{self.best.family}: {describe(self.best.plan)}" if self.best else "nothing fits"
-        return f"<Advice: {self.model.name} on {self.hardware.devices} GPUs, {best}>"
+        kind = "ranks" if self.hardware.gpu.name == HERE else "GPUs"
+        return f"<Advice: {self.model.name} on {self.hardware.devices:,} {kind}, {best}>"
 
     def __str__(self) -> str:
         parts = ["\n".join(title(self)), str(self.rule)]
         if self.options:
             lines = [line for i, o in enumerate(self.options) for line in _lines(o, f"{i + 1:>2}.")]
-            parts.append("\n".join(["Plans that fit, by the estimated time of a step", *lines]))
+            title_ = "Plans that fit, the fastest first by estimate, within 2 % the simpler first"
+            parts.append("\n".join([title_, *lines]))
         if self.slower:
             lines = [line for option in self.slower for line in _lines(option, "  -")]
             parts.append("\n".join(["The best of the other kinds that fit", *lines]))
@@ -157,8 +159,8 @@ class Advice(html.Shown):
 def describe(plan: Plan) -> str:
     """What tells a plan from others for the same task."""
     parts = [f"{axis}={getattr(plan, axis)}" for axis in ("dp", "pp", "tp")
-             if getattr(plan, axis) > 1] or ["one GPU"]  # fmt: skip
-    words = [" ".join(parts)]
+             if getattr(plan, axis) > 1]  # fmt: skip
+    words = [" ".join(parts)] if parts else []
     if plan.pp > 1:
         words.append(plan.schedule)
     if plan.sequence_parallel:
@@ -179,9 +181,11 @@ def title(advice: Advice) -> list[str]:
         f"{advice.model} on {where}",
         f"{advice.batch:,} sequences of {advice.seq:,} tokens a step = {tokens:,} tokens, "  # noqa: ISC004
         f"{advice.precision}, {advice.optimizer}",
-        f"{_rooms(hardware)} to fill of each (headroom {hardware.headroom:.0%}); "  # noqa: ISC004
+        f"{_rooms(hardware)} to fill of each (headroom {percent(hardware.headroom)}); "  # noqa: ISC004
         f"{advice.considered:,} plans compared",
     ]
+    if advice.precision == "bf16" and not hardware.gpu.has_bf16:
+        lines.append(f"{hardware.gpu.title} has no bf16 units: its speed is float16's.")
     if here:
         lines.append("Speeds are assumed, not known: trust the order more than the seconds.")
     return lines
@@ -199,9 +203,9 @@ def _lines(option: Option, mark: str) -> list[str]:
     pace = step.tokens_per_second / step.devices
     figures = (
         f"{gib(option.need_bytes)} of {gib(option.room_bytes)}",
-        f"{step.seconds:,.0f} s" if step.seconds >= 100 else f"{step.seconds:.3g} s",
+        f"{three_figures(step.seconds)} s",
         f"{pace:,.0f} tokens/s each",
-        f"{step.utilization:.0%} of the peak",
+        f"{percent(step.utilization)} of the peak",
     )
     return [
         f"{mark} {option.family}: {describe(option.plan)}",

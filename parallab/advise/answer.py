@@ -21,12 +21,13 @@ from parallab.advise.candidates import (
     smallest_need,
     unlike_ranks,
 )
-from parallab.datasheets import GPUS, Gpu, Link, Network, gib
+from parallab.datasheets import GPUS, Gpu, Link, Network
 from parallab.errors import HardwareError, PlanError
 from parallab.hardware import MOST, Hardware
 from parallab.models.spec import Model, count
 from parallab.plan import Optimizer, Plan, Precision
 from parallab.predict.peaks import peak_memory
+from parallab.units import gib, percent
 
 # A batch of about a million tokens, as large language models are trained with (Brown et al.,
 # arXiv:2005.14165, table 2.1: 0.5 M for the smallest, 1 to 3 M for those of 2.7 B and more).
@@ -148,13 +149,19 @@ def _rule(task: Task, hardware: Hardware, need: Need) -> Rule:
     alone, room = need(single, 0), min(hardware.room_bytes)
     name, largest = _largest_layer(task)
     fits = alone <= room
+    each = "rank" if hardware.gpu.name == HERE else "GPU"
     bytes_ = (
-        f"With one sequence a GPU would have to hold {gib(alone)}, and {gib(room)} is there to fill"
+        f"With one sequence and nothing recomputed a {each} would have to hold {gib(alone)}, and "
+        f"{gib(room)} is there to fill"
     )
     if hardware.devices == 1:
         if fits:
             return Rule("One GPU, and the model fits", ("single",), f"{bytes_}.")
-        return Rule("One GPU, and the model does not fit", (), f"{bytes_}: it takes more GPUs.")
+        return Rule(
+            "One GPU, and the model does not fit", (),
+            f"{bytes_}: it takes more GPUs, or what parallab does not model (offloading, 8-bit "
+            "optimizers, adapters).",
+        )  # fmt: skip
     if hardware.nodes > 1:
         also = "; as it fits, DDP works too." if fits else "."
         if hardware.fast:
@@ -167,8 +174,8 @@ def _rule(task: Task, hardware: Hardware, need: Need) -> Rule:
             ("3d", "dp+pp", "zero3"),
             f"{bytes_}{also} Between nodes a GPU sends "
             f"{hardware.between.bytes_per_second / 1e9:.2g} GB/s, inside one "
-            f"{hardware.link.bytes_per_second / 1e9:.4g}: only a pipeline's activations or one "
-            "reduction a step should cross.",
+            f"{hardware.link.bytes_per_second / 1e9:.4g} GB/s: only a pipeline's activations or "
+            "one reduction a step should cross.",
         )  # fmt: skip
     if fits:
         return Rule("One node, and the model fits on one GPU: DDP, or ZeRO",
@@ -216,23 +223,24 @@ def _option(
     """With what speaks for it and against it."""
     plan, step, reasons = candidate.plan, candidate.step, []
     slower = step.seconds / found.fitting[0].step.seconds - 1
-    if slower >= 2:
-        reasons.append(f"takes {1 + slower:.0f} times as long as the first")
+    if slower >= 0.95:
+        times = 1 + slower
+        reasons.append(f"takes {times:.{0 if times >= 9.5 else 1}f} times as long as the first")
     elif slower >= 0.02:
-        reasons.append(f"{100 * slower:.0f} % slower than the first")
+        reasons.append(f"{percent(slower)} slower than the first")
     waits = {
         part: seconds / step.seconds
         for part, seconds in step.parts().items()
         if part != "computing" and seconds >= 0.02 * step.seconds
     }
     if waits:
-        parts = [f"{part} {share:.0%}" for part, share in waits.items()]
-        reasons.append(f"of the step {', '.join(parts)}")
+        parts = [f"{part} {percent(share)}" for part, share in waits.items()]
+        reasons.append(f"shares of the step: {', '.join(parts)}")
     if plan.recompute == "full":
         keeping = Plan.from_dict({**plan.to_dict(), "recompute": "none"})
         ranks = unlike_ranks(model, plan.pp, plan.schedule)
         more = max(need(keeping, rank) for rank in ranks)
-        reasons.append(f"without recomputing {gib(more)}")
+        reasons.append(f"without recomputing it would need {gib(more)}")
     if plan.tp > 1 and hardware.nodes > 1:
         inside = hardware.ring(1, plan.tp).nodes == 1
         reasons.append(f"the tensor axis {'stays inside a node' if inside else 'crosses nodes'}")

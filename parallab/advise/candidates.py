@@ -83,8 +83,13 @@ class Candidate:
     room_bytes: int
 
     @property
+    def lack(self) -> int:
+        """Bytes that are missing; below 0 where it fits."""
+        return self.need_bytes - self.room_bytes
+
+    @property
     def fits(self) -> bool:
-        return self.need_bytes <= self.room_bytes
+        return self.lack <= 0
 
 
 @dataclass
@@ -138,9 +143,21 @@ def search(task: Task, hardware: Hardware, need: Need, limit: int = 10) -> Found
     found.impossible = limits(task, hardware.devices)
     found.fitting = _ranked(found.fitting)
     for family in set(rejected) - {candidate.shape.family for candidate in found.fitting}:
-        nearest = min(rejected[family], key=lambda queue: queue.floor)
-        found.rejected[family] = _candidate(task, hardware, need, nearest.shape, nearest.plans[0])
+        found.rejected[family] = _nearest(rejected[family], need)
     return found
+
+
+def _nearest(queues: list[_Queue], need: Need) -> Candidate:
+    """Of shapes that do not fit, the plan that lacks least."""
+    nearest = None
+    for queue in sorted(queues, key=lambda queue: queue.lack):
+        if nearest is not None and nearest.lack <= queue.lack:
+            break  # the rest lack at least as much
+        plan = _candidate(queue.task, queue.hardware, need, queue.shape, queue.plans[0])
+        if nearest is None or plan.lack < nearest.lack:
+            nearest = plan
+    assert nearest is not None
+    return nearest
 
 
 class _Queue:
@@ -164,9 +181,10 @@ class _Queue:
         return all(a <= b for a, b in zip(floors(self.task, plan), self.rooms, strict=True))
 
     @property
-    def floor(self) -> int:
-        """The least that the smallest plan takes."""
-        return max(floors(self.task, self.plans[0]))
+    def lack(self) -> int:
+        """Bytes that are at least missing for the smallest plan."""
+        least = floors(self.task, self.plans[0])
+        return max(a - b for a, b in zip(least, self.rooms, strict=True))
 
     @property
     def key(self) -> tuple[int, int]:
@@ -292,8 +310,12 @@ def _ahead(plan: Plan, rank: int) -> float:
 
 def smallest_need(task: Task, hardware: Hardware, need: Need, tries: int = 4) -> Candidate | None:
     """Of the shapes that share out the model most, the plan that takes least; None without any."""
+
+    def order(shape: Shape) -> tuple[int, bool, int]:
+        return -_parts(shape), shape.tp > hardware.gpus_per_node, -shape.tp
+
     found: list[Candidate] = []
-    for shape in sorted(shapes(hardware.devices), key=lambda s: (-_parts(s), -s.tp)):
+    for shape in sorted(shapes(hardware.devices), key=order):
         plans = variants(task, shape)
         if plans:
             found.append(_candidate(task, hardware, need, shape, plans[0]))
@@ -341,7 +363,9 @@ def variants(task: Task, shape: Shape) -> list[Plan]:
 
 
 def limits(task: Task, devices: int) -> list[str]:
-    """Why other degrees cannot be: of each axis, what is wrong with the first that is refused."""
+    """Why other degrees cannot be, or do not help: of each axis what is wrong with the first that
+    is refused.
+    """
     refused = []
     for axis in ("tp", "pp", "dp"):
         strategy = "ddp" if axis == "dp" else axis
@@ -352,6 +376,12 @@ def limits(task: Task, devices: int) -> list[str]:
             if message is not None:
                 refused.append(message)
                 break
+    experts = task.model.experts
+    if 0 < experts < max(divisors(devices)):
+        refused.append(
+            f"ZeRO-3 deals out the {experts} experts of a block whole: on more ranks than that the "
+            "first hold them all, and the others none."
+        )
     return refused
 
 

@@ -13,6 +13,7 @@ from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.bubble import bubble
 from parallab.report import Report, Step
+from parallab.units import percent
 
 LAB = "03_model_and_pipeline"
 RANKS = 4
@@ -40,10 +41,10 @@ def _idle_at_most(report: Report) -> tuple[bool, str]:
     if lost is None:
         return False, "this plan has no pipeline"
     measured_idle = report.bubble
-    said = f"its schedule leaves ranks idle {lost.idle_of_total:.1%} of the time"
+    said = f"its schedule leaves ranks idle {percent(lost.idle_of_total, 1)} of the time"
     if measured_idle is not None:
-        said += f" ({measured_idle.idle_of_total:.0%} measured, where ranks share cores)"
-    return lost.idle_of_total <= MOST_IDLE, f"{said}, and {MOST_IDLE:.0%} are allowed"
+        said += f" ({percent(measured_idle.idle_of_total)} measured, where ranks share cores)"
+    return lost.idle_of_total <= MOST_IDLE, f"{said}, and {percent(MOST_IDLE)} are allowed"
 
 
 def _judge_formula(returned: list[Returned]) -> Verdict:
@@ -63,7 +64,7 @@ def _judge_formula(returned: list[Returned]) -> Verdict:
             )
         return wrong(f"For {where} you say {given:.3g}, and the planned schedule says otherwise.")
     cases = ", ".join(
-        f"{p} × {m}: {one.value:.1%}" for one, (p, m) in zip(returned, _CASES, strict=True)
+        f"{p} × {m}: {percent(one.value, 1)}" for one, (p, m) in zip(returned, _CASES, strict=True)
     )
     return right(f"The planned schedules agree (ranks × micro-batches: idle): {cases}.")
 
@@ -113,8 +114,8 @@ EXERCISES = (
         name="small-bubble",
         lab=LAB,
         question=f"The model micro on a pipeline of {RANKS} ranks, batch=32 and seq=64: find a "
-        f"plan whose schedule leaves the ranks idle at most {MOST_IDLE:.0%} of the time, and whose "
-        f"peak is at most {LIMIT_BYTES // MIB} MiB on every rank.",
+        f"plan whose schedule leaves the ranks idle at most {percent(MOST_IDLE)} of the time, and "
+        f"whose peak is at most {LIMIT_BYTES // MIB} MiB on every rank.",
         judge=plan_for(
             lambda: _MODEL, _idle_at_most, peak_at_most(LIMIT_BYTES), devices=RANKS, keep=_KEEP
         ),

@@ -11,6 +11,7 @@ from parallab.check.measure import measured
 from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.report import Report
+from parallab.units import percent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +41,8 @@ def _activations(report: Report) -> int:
 def _fewer_activations(report: Report) -> tuple[bool, str]:
     mine, plain = _activations(report), _activations(measured(_MODEL, _PLAIN, 3))
     return mine <= LESS * plain, (
-        f"activations at the peak are {mine / plain:.0%} of those of plain tensor parallelism, and "
-        f"at most {LESS:.0%} are wanted"
+        f"activations at the peak are {percent(mine / plain)} of those of plain tensor "
+        f"parallelism, and at most {percent(LESS)} are wanted"
     )
 
 
@@ -129,7 +130,7 @@ EXERCISES = (
         name="fewer-activations",
         lab=LAB,
         question=f"The model micro on tp={RANKS}, batch=8 and seq=64: find a plan that recomputes "
-        f"nothing, has at most {LESS:.0%} of the activations of plain tensor parallelism, and "
+        f"nothing, has at most {percent(LESS)} of the activations of plain tensor parallelism, and "
         "sends no more bytes.",
         judge=plan_for(
             lambda: _MODEL,

@@ -21,6 +21,7 @@ from parallab.plan import Plan
 from parallab.predict.bubble import bubble
 from parallab.report import Report
 from parallab.sweep import sent_by_axis
+from parallab.units import percent
 
 LAB = "05_data_and_pipeline"
 MODEL = Model("micro")
@@ -41,7 +42,7 @@ def _bubble_at_most(share: float) -> Condition:
         where = "within" if idle <= share else "above"
         return (
             idle <= share,
-            f"its schedule leaves {idle:.0%} of the time idle, {where} {share:.0%}",
+            f"its schedule leaves {percent(idle)} of the time idle, {where} {percent(share)}",
         )
 
     return holds

@@ -5,11 +5,11 @@ from __future__ import annotations
 from parallab.check.exercise import Exercise
 from parallab.check.judges import Slip, number, plan_for
 from parallab.check.predicted import fits, predicted
-from parallab.datasheets import GIB
 from parallab.hardware import Hardware
 from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
+from parallab.units import GIB
 
 LAB = "07_choosing"
 MODEL = Model("llama-3.1-8b")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from parallab.check.judges import Condition
-from parallab.datasheets import gib
 from parallab.hardware import Hardware
 from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict import predict
 from parallab.predict.time import step_time
 from parallab.report import Report
+from parallab.units import gib, percent
 
 
 def predicted(model: Model, plan: Plan) -> Report:
@@ -43,9 +43,9 @@ def uses_at_least(share: float, hardware: Hardware) -> Condition:
         waits = {part: s for part, s in step.parts().items() if part != "computing"}
         longest = max(waits, key=lambda part: waits[part])
         return used >= share, (
-            f"The step is estimated at {step.seconds:,.2f} s, {used:.0%} of the GPUs' peak, where "
-            f"at least {share:.0%} is asked for; what costs most besides computing is "
-            f"{longest} with {waits[longest] / step.seconds:.0%} of the step"
+            f"The step is estimated at {step.seconds:,.2f} s, {percent(used)} of the GPUs' peak, "
+            f"where at least {percent(share)} is asked for; what costs most besides computing is "
+            f"{longest} with {percent(waits[longest] / step.seconds)} of the step"
         )
 
     return holds

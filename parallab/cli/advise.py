@@ -18,9 +18,10 @@ from parallab.cli.arguments import (
     whole_number,
     write_json,
 )
-from parallab.datasheets import GIB, GPUS, LINKS, NETWORKS, preset_of
+from parallab.datasheets import GPUS, LINKS, NETWORKS, preset_of
 from parallab.models.spec import Model
 from parallab.plan import CHOICES
+from parallab.units import GIB
 
 if TYPE_CHECKING:
     from parallab.advise.advice import Advice

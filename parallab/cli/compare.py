@@ -24,6 +24,7 @@ from parallab.compare.collection import Named
 from parallab.compare.side_by_side import Difference, Row, Section, compare, differences
 from parallab.report import Report
 from parallab.tables import aligned
+from parallab.units import percent
 
 COLUMNS = 100
 
@@ -143,5 +144,5 @@ def _cell(row: Row, i: int) -> str:
         case "seconds":
             return f"{value * 1e3:,.1f} ms"
         case "share":
-            return f"{value:.1%}"
+            return percent(value, 1)
     return f"{value:,.4f}" if value < 100 else f"{value:,.0f}"

@@ -14,6 +14,7 @@ from parallab.cli.arguments import (
     model_and_plan,
 )
 from parallab.cli.measure import show
+from parallab.predict.report import KERNELS
 
 
 def add_commands(commands: Commands) -> None:
@@ -27,6 +28,12 @@ def add_commands(commands: Commands) -> None:
         # Theory knows one step, which stands for all; the flag lets one line of flags serve all.
         add_steps_flag(parser, default=5)
         add_output_flags(parser)
+        if name == "predict":
+            parser.add_argument(
+                "--kernels", choices=KERNELS, default=KERNELS[0],
+                help="whose tensors are kept for the backward pass: the CPU's kernels, as measured "
+                "here, or CUDA's fused ones (default: %(default)s)",
+            )  # fmt: skip
 
 
 def predict_report(args: argparse.Namespace) -> int:
@@ -34,7 +41,7 @@ def predict_report(args: argparse.Namespace) -> int:
     from parallab.predict import predict
 
     check_outputs(args)
-    show(predict(*model_and_plan(args)), args)
+    show(predict(*model_and_plan(args), kernels=args.kernels), args)
     return 0
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from parallab.cluster import leases
+from parallab.units import percent
 
 # A GPU counts as free while others use less of it than this; a display takes a little.
 FREE_FRACTION = 0.9
@@ -55,7 +56,7 @@ class Gpu:
         if leases.taken(self.uuid):
             return f"{self.index} taken by a parallab cluster"
         used = 1 - self.free_bytes / self.total_bytes
-        return f"{self.index} {'free' if self.free else f'{used:.0%} in use'}"
+        return f"{self.index} {'free' if self.free else f'{percent(used)} in use'}"
 
 
 def free() -> list[Gpu]:

@@ -10,8 +10,8 @@ import psutil
 
 from parallab.cluster import gpus, leases, room
 from parallab.cluster.boot import LOOPBACK
-from parallab.datasheets import gib
 from parallab.errors import PlanError
+from parallab.units import gib
 
 Kind = Literal["cpu", "cuda"]
 Device = Literal["auto"] | Kind

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import psutil
 
-from parallab.datasheets import gib
 from parallab.errors import PlanError
 from parallab.models.spec import PRESETS, Model
 from parallab.plan import Plan
 from parallab.predict.memory import model_states
 from parallab.predict.parts import blocks_of_stage, held_stages
 from parallab.stages import stage_count
+from parallab.units import gib
 
 # What an engine and its nanny take in a small run, beyond the torch that they share.
 ENGINE_BYTES = 300 * 2**20

@@ -197,7 +197,7 @@ class Scale:
     def _draw(self, work: Work) -> None:
         gpu = GPUS[self._gpu.value]
         words = (
-            f"predicted and estimated · {work.model.name} · {work.device_batch} × {work.seq} for "
+            f"predicted and estimated · {work.model.name} · {work.device_batch} × {work.seq:,} for "
             f"each device · {work.precision} · adamw"
         )
         marks = [(strategy, point_of(report)) for strategy, report in self.simulated]

@@ -11,6 +11,7 @@ from parallab.plots.style import ReportFigure, in_words
 from parallab.report import Report
 from parallab.simulate import simulate
 from parallab.tables import Table
+from parallab.units import percent
 
 # Where less than so much of its best speed per GPU is left, a strategy has stopped paying.
 PAYS = 0.9
@@ -80,7 +81,7 @@ class Scaling:
     def limits(self) -> Table:
         """Where each strategy begins to fit, where it stops paying, and where it ends."""
         rows = [self._limits_of(name, points) for name, points in self.curves.items()]
-        share = f"{PAYS:.0%}"
+        share = percent(PAYS)
         return Table(
             ("strategy", "fits from", f"pays up to ({share})", "least peak", "s a step", "ends"),
             tuple(rows),

@@ -40,6 +40,7 @@ from parallab.predict.bubble import UNITS, bubble
 from parallab.predict.memory import model_states
 from parallab.schedules import Kind, Slot, orders, planned
 from parallab.stages import stages_per_rank
+from parallab.units import percent
 
 RANK_COLOURS = (BLUE, ORANGE, GREEN, PINK)
 PASS_COLOURS: dict[Kind, str] = {
@@ -159,7 +160,7 @@ def plot_schedules(plans: Sequence[Plan]) -> ReportFigure:
             "one micro-batch" if plan.micro_batches == 1 else f"{plan.micro_batches} micro-batches"
         )
         title = plan.strategy if plan.strategy == "mp" else plan.schedule
-        heading(ax, f"{title}, {name}: idle {lost.idle_of_total:.0%} of the time", 9)
+        heading(ax, f"{title}, {name}: idle {percent(lost.idle_of_total)} of the time", 9)
     kinds = {slot.work.kind for slots in drawn for rank in slots for slot in rank}
     handles = [
         Patch(color=PASS_COLOURS[k], label=PASS_WORDS[k]) for k in PASS_COLOURS if k in kinds

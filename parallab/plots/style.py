@@ -126,7 +126,7 @@ def caption(report: Report) -> str:
     order = f", {plan.schedule}" if plan.pp > 1 and plan.strategy != "mp" else ""
     return (
         f"{report.source} · {report.model.name} · {plan.strategy} on {plan.devices}{order} · "
-        f"batch {plan.batch} × {plan.seq} · {plan.precision} · {plan.optimizer}"
+        f"batch {plan.batch:,} × {plan.seq:,} · {plan.precision} · {plan.optimizer}"
     )
 
 

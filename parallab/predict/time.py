@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from parallab.datasheets import Gpu, check_number
@@ -44,8 +45,9 @@ class Efficiency:
     """How much of the data sheets' speeds a training step gets.
 
     Attributes:
-        matmul: of the FLOP/s. 0.6 puts Llama-3.1-8B with FSDP on 8 and 128 H100 within a fifth of
-            what torchtitan published (benchmarks/llama3_h100_202412_torchtitan.md). The best
+        matmul: of the FLOP/s. 0.6 puts Llama-3.1-8B with FSDP and full recomputation on 8 and 128
+            H100 within a quarter of what torchtitan published with selective recomputation, and
+            nearer to its compiled runs (benchmarks/llama3_h100_202412_torchtitan.md). The best
             shapes alone reach 0.8 (Bekman, "Machine Learning Engineering", maximum achievable
             matmul FLOPS).
         memory: of the memory bandwidth; about what STREAM-like kernels reach.
@@ -74,9 +76,10 @@ class StepTime:
         model_flops: what the batch needs: 6 for each weight that multiplies a token, and 12 x
             layers x width x seq for attention (PaLM, arXiv:2204.02311, appendix B).
         peak_flops: of all GPUs together.
-        compute_seconds: forward and backward passes of the slowest rank.
-        recompute_seconds: forward passes that are done again.
-        bubble_seconds: waiting in the pipeline.
+        compute_seconds: forward and backward passes, the mean of a pipeline's ranks.
+        recompute_seconds: forward passes that are done again, the mean as well.
+        unequal_seconds: what the slowest pipeline rank takes more than the mean; the others wait.
+        bubble_seconds: waiting in the pipeline while it fills and drains.
         exposed_seconds: axis -> communication that is waited for.
         hidden_seconds: communication that overlaps; not part of the sum.
         optimizer_seconds: reading and writing its states.
@@ -88,6 +91,7 @@ class StepTime:
     peak_flops: float
     compute_seconds: float
     recompute_seconds: float
+    unequal_seconds: float
     bubble_seconds: float
     exposed_seconds: dict[str, float]
     hidden_seconds: float
@@ -103,6 +107,7 @@ class StepTime:
         return {
             "computing": self.compute_seconds,
             "recomputing": self.recompute_seconds,
+            "unequal stages": self.unequal_seconds,
             "pipeline bubble": self.bubble_seconds,
             **{f"{axis} communication": s for axis, s in self.exposed_seconds.items()},
             "optimizer": self.optimizer_seconds,
@@ -137,7 +142,8 @@ def step_time(
         That of the slowest pipeline rank; ranks along the other axes do the same work.
     """
     speed = Speed(hardware.gpu, plan.precision, efficiency or Efficiency())
-    work = max(_work_of_ranks(model, plan, hardware, speed), key=lambda work: work.seconds)
+    works = _work_of_ranks(model, plan, hardware, speed)
+    work, mean = max(works, key=lambda work: work.seconds), _mean(works)
     m, idle = plan.micro_batches, bubble(plan)
     late, passed_on = _pipeline_axis(model, plan, hardware, speed, work)
     waited, overlapped = _data_axis(model, plan, hardware, speed, work)
@@ -148,10 +154,11 @@ def step_time(
         devices=plan.devices,
         model_flops=model_flops(model, plan.seq) * plan.batch * plan.seq,
         peak_flops=hardware.gpu.flops(plan.precision) * plan.devices,
-        compute_seconds=m * (1 + BACKWARD) * work.forward,
-        recompute_seconds=m * work.again,
+        compute_seconds=m * (1 + BACKWARD) * mean.forward,
+        recompute_seconds=m * mean.again,
+        unequal_seconds=m * (work.seconds - mean.seconds),
         bubble_seconds=m * work.seconds * idle.idle_of_ideal if idle else 0.0,
-        exposed_seconds={"tp": m * work.tensor, "pp": late, "dp": waited},
+        exposed_seconds={"tp": m * mean.tensor, "pp": late, "dp": waited},
         hidden_seconds=passed_on + overlapped,
         optimizer_seconds=speed.seconds(0, stepped * _OPTIMIZER_BYTES[plan.optimizer]),
     )
@@ -202,20 +209,34 @@ class _Work:
         return (1 + BACKWARD) * self.forward + self.again + self.tensor
 
 
-def _work_of_ranks(model: Model, plan: Plan, hardware: Hardware, speed: Speed) -> Iterator[_Work]:
-    """The work of each pipeline rank."""
+def _mean(works: Mapping[_Work, int]) -> _Work:
+    """Of so many ranks each."""
+    ranks = sum(works.values())
+    return _Work(*(
+        sum(n * getattr(work, part.name) for work, n in works.items()) / ranks
+        for part in fields(_Work)
+    ))  # fmt: skip
+
+
+def _work_of_ranks(
+    model: Model, plan: Plan, hardware: Hardware, speed: Speed
+) -> Mapping[_Work, int]:
+    """The work of pipeline ranks -> how many of them have it."""
     tokens = plan.micro_batch * plan.seq
     kinds = _block_seconds(model, tokens, plan.seq, plan.tp, plan.sequence_parallel, speed)
     embedding, head = _ends_seconds(model, tokens, plan.tp, speed)
     in_block, at_end = _tensor_axis(model, plan, hardware, speed)
     again = plan.recompute == "full"
-    for counts, first, last in _loads(model, plan.pp, plan.schedule):
+    works = Counter[_Work]()
+    for (counts, first, last), ranks in _loads(model, plan.pp, plan.schedule).items():
         blocks = sum(n * seconds for n, seconds in zip(counts, kinds, strict=True))
-        yield _Work(
+        work = _Work(
             forward=blocks + embedding * first + head * last,
             again=blocks if again else 0.0,
             tensor=in_block * sum(counts) + at_end * (first + last),
         )
+        works[work] += ranks
+    return works
 
 
 @functools.lru_cache(maxsize=4096)
@@ -362,16 +383,18 @@ def model_flops(model: Model, seq: int) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _loads(model: Model, pp: int, schedule: Schedule) -> set[tuple[tuple[int, ...], bool, bool]]:
-    """What pipeline ranks hold that differ: blocks of each kind, embedding or not, head or not."""
+def _loads(
+    model: Model, pp: int, schedule: Schedule
+) -> Mapping[tuple[tuple[int, ...], bool, bool], int]:
+    """What pipeline ranks hold (blocks of each kind, embedding or not, head or not) -> how many."""
     plan = Plan("3d", dp=1, pp=pp, tp=1, schedule=schedule)
     stages = stage_count(pp, schedule)
     parts = stage_blocks(model, stages)
     kinds = [model.is_sparse(layer) for layer in model.block_kinds()]
-    loads = set()
+    loads = Counter[tuple[tuple[int, ...], bool, bool]]()
     for held in (held_stages(plan, rank) for rank in range(pp)):
         layers = [model.is_sparse(layer) for stage in held for layer in parts[stage]]
-        loads.add((tuple(map(layers.count, kinds)), 0 in held, stages - 1 in held))
+        loads[tuple(map(layers.count, kinds)), 0 in held, stages - 1 in held] += 1
     return loads
 
 

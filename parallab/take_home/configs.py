@@ -91,7 +91,7 @@ def deepspeed(plan: Plan, nodes: int) -> Equivalent:
                      "and train_batch takes the place of forward and backward.")  # fmt: skip
     else:
         words.append(f'deepspeed.initialize(..., config="{DEEPSPEED_FILE}") reads it.')
-    words.append(f"Sequences of {plan.seq} tokens.")
+    words.append(f"Sequences of {plan.seq:,} tokens.")
     if plan.sequence_parallel:
         words.append("Norms and residuals are not split: it has no sequence parallelism of this "
                      "kind.")  # fmt: skip
@@ -137,7 +137,7 @@ def _why_not_accelerate(plan: Plan) -> str | None:
 
 def _accelerate_kind(plan: Plan) -> tuple[str, dict[str, Any], list[str]]:
     """The distributed type, its settings, and what they leave to the script."""
-    script = [f"Each rank's DataLoader gives {_sequences(plan)} of {plan.seq} tokens."]
+    script = [f"Each rank's DataLoader gives {_sequences(plan)} of {plan.seq:,} tokens."]
     if plan.micro_batches > 1:
         script.append(f"Accelerator(gradient_accumulation_steps={plan.micro_batches}).")
     checkpointing = "model.gradient_checkpointing_enable() recomputes."
@@ -196,7 +196,7 @@ def _sequences(plan: Plan) -> str:
 def _megatron_words(plan: Plan) -> list[str]:
     words = [
         "Through Megatron-LM, which must be installed and knows models like bert, gpt2, t5, llama.",
-        f"Micro-batches of {_sequences(plan)} of {plan.seq} tokens.",
+        f"Micro-batches of {_sequences(plan)} of {plan.seq:,} tokens.",
     ]
     if plan.recompute != "full":
         words.append("It always recomputes something: here the attention scores only.")

@@ -9,7 +9,7 @@ import pytest
 
 import parallab as pl
 from parallab.cli import main
-from parallab.datasheets import GIB
+from parallab.units import GIB
 from tests.cli.conftest import refused
 
 CONFIG = {
@@ -32,7 +32,7 @@ def test_the_answer_in_words(capsys):
     first, second, third, *_ = out.splitlines()
     assert first.startswith("llama-3.1-8b (8.03 B parameters) on 8 × H100 SXM 80 GB (79.2 GiB)")
     assert second == "256 sequences of 4,096 tokens a step = 1,048,576 tokens, bf16, adamw"
-    assert third.startswith("71.3 GiB to fill of each (headroom 10%); ")
+    assert third.startswith("71.3 GiB to fill of each (headroom 10 %); ")
     assert "One node, and the model does not fit on one GPU: pipeline, ZeRO or tensor" in out
     assert "\n 1. " in out
     assert "What does not work, and the least that it takes of 71.3 GiB" in out

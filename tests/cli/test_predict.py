@@ -14,7 +14,7 @@ def test_the_table_says_that_it_is_predicted(capsys):
     flags = "--model nano --strategy zero1 --devices 4 --batch 8"
     assert main(["predict", *flags.split()]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1] == "Predicted for one warm step"
+    assert lines[1] == "Predicted for one warm step, with the CPU's kernels"
     assert "Memory at its peak, predicted, in KiB" in lines
     assert ["reduce_scatter", "dp", "4", "500,992", "375,744"] in [line.split() for line in lines]
     assert not [line for line in lines if line.startswith(("Loss", "Step"))]
@@ -30,6 +30,17 @@ def test_a_thousand_ranks_are_four_kinds(capsys):
     assert sum(report.environment["represents"].values()) == 1024
     assert "0 (of 256)" in err
     assert "to rank" not in err  # four of a thousand ranks are no matrix
+
+
+def test_whose_kernels(capsys):
+    flags = "--model gpt2 --precision bf16 --devices 2 --batch 2 --seq 512 --json - --kernels"
+    peaks = []
+    for kernels in ("cpu", "cuda"):
+        assert main(["predict", *flags.split(), kernels]) == 0
+        report = pl.Report.from_dict(json.loads(capsys.readouterr().out))
+        assert report.environment["kernels"] == kernels
+        peaks.append(report.peak_bytes)
+    assert peaks[1] < peaks[0]
 
 
 def test_a_picture(tmp_path):

@@ -5,9 +5,10 @@ import timeit
 import pytest
 
 import parallab as pl
-from parallab.datasheets import GIB, Gpu, Link, Network
+from parallab.datasheets import Gpu, Link, Network
 from parallab.predict.communication import payload_per_step, wire_bytes
 from parallab.predict.time import Efficiency, Speed, model_flops, step_time
+from parallab.units import GIB
 
 WHOLE = Efficiency(matmul=1, memory=1, link=1, overlap=0)
 # 1,000 GFLOP/s, 100 GB/s of memory, 10 GB/s and 1 us to a neighbour.
@@ -152,7 +153,7 @@ def test_a_pipeline_waits_while_it_fills_and_drains():
     step = time(plan)
     each = 1e-6 + 2 * 128 * 64 * 2 / 10e9
     assert step.exposed_seconds["pp"] == pytest.approx(2 * each)
-    busy = step.compute_seconds
+    busy = step.compute_seconds + step.unequal_seconds
     assert step.bubble_seconds == pytest.approx(busy * 1 / 4)
 
 
@@ -160,7 +161,7 @@ def test_a_slow_link_keeps_the_pipeline_waiting_all_the_time():
     plan = pl.Plan("pp", 2, batch=8, seq=128, micro_batches=4, precision="bf16")
     near, far = time(plan), time(plan, nodes=2)
     each = 10e-6 + 2 * 128 * 64 * 2 / 0.1e9
-    forward = near.compute_seconds / 4 / 3
+    forward = (near.compute_seconds + near.unequal_seconds) / 4 / 3  # of the slower rank
     assert each > forward
     # Two transfers while it fills and drains, and eight that outlast the pass they hide behind.
     assert far.exposed_seconds["pp"] == pytest.approx(2 * each + 8 * (each - forward))
@@ -219,8 +220,8 @@ def test_the_parts_add_up():
                    recompute="full", precision="bf16")  # fmt: skip
     step = time(plan, efficiency=Efficiency(), nodes=2)
     assert list(step.parts()) == [
-        "computing", "recomputing", "pipeline bubble", "tp communication", "pp communication",
-        "dp communication", "optimizer",
+        "computing", "recomputing", "unequal stages", "pipeline bubble", "tp communication",
+        "pp communication", "dp communication", "optimizer",
     ]  # fmt: skip
     assert all(seconds > 0 for seconds in step.parts().values())
     assert sum(step.parts().values()) == step.seconds
@@ -236,7 +237,14 @@ def test_the_slowest_pipeline_rank_sets_the_pace():
     alone = pl.Plan("single", batch=8, seq=128, micro_batches=4)
     last = step_time(pl.Model("wide", layers=1, **sizes), alone, hardware(1), WHOLE)
     # The second stage is a model of one layer without its embedding.
-    assert 0.98 < both.compute_seconds / last.compute_seconds < 1
+    assert 0.98 < (both.compute_seconds + both.unequal_seconds) / last.compute_seconds < 1
+    # The first has a layer and no head, which is nearly all of the work: half of the ranks wait.
+    assert both.unequal_seconds == pytest.approx(both.compute_seconds, rel=0.05)
+
+
+def test_equal_stages_wait_for_nobody():
+    plan = pl.Plan("3d", dp=1, pp=1, tp=2, batch=8, seq=128, micro_batches=4)
+    assert time(plan).unequal_seconds == 0
 
 
 @pytest.mark.parametrize(
@@ -247,6 +255,7 @@ def test_an_efficiency_is_a_part(given):
         Efficiency(**given)
 
 
+@pytest.mark.bench
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zbv"])
 def test_an_estimate_is_quick(schedule):
     plan = pl.Plan("3d", dp=2, pp=4, tp=2, zero=1, batch=256, seq=4096, micro_batches=128,
