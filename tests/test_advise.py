@@ -12,6 +12,7 @@ from parallab.predict import predict
 from parallab.predict.peaks import peak_memory
 from parallab.predict.time import step_time
 from parallab.units import GIB
+from tests.models.rows import MIXTURE
 
 
 def task(name="mini", batch=16, seq=128, precision="bf16"):
@@ -253,6 +254,31 @@ def test_each_rejection_has_its_number(seventy):
     assert by_family["ZeRO-2"].reason.startswith(f"ZeRO-2 needs {need:,.1f} GiB of 71.3 GiB: dp=16")
     assert f"ZeRO-2 needs {need:,.1f} GiB" in str(seventy)
     assert "does not divide by tp=16; tp may be 1, 2, 4, 8." in str(seventy)
+
+
+def test_a_rejected_family_stands_with_the_least_it_could_need(seventy):
+    found = {r.family: r for r in seventy.rejections}["pipeline + data, ZeRO-3"]
+    asked = task("llama-3.1-70b", seventy.batch, seventy.seq)
+    least = [
+        max(peaks(asked.model, plans[0]))
+        for shape in shapes(16)
+        if shape.family == found.family and (plans := variants(asked, shape))
+    ]
+    assert len(least) > 5
+    assert found.need_bytes == min(least)
+    assert (found.plan.dp, found.plan.pp) == (2, 8)
+
+
+def test_what_else_rules_plans_out_or_slows_them_down():
+    cards = pl.advise("llama-2-7b", gpu="rtx-4090", nodes=1, gpus_per_node=1)
+    assert "8 such GPUs would do: ZeRO-3 with dp=8" in cards.remedy  # eight nodes: no tensor axis
+    old = str(pl.advise("qwen2.5-0.5b", gpu="t4", gpus_per_node=4))
+    assert "T4 16 GB has no bf16 units: its speed is float16's." in old
+    experts = pl.advise(pl.Model("mine", **MIXTURE), gpu="h100", nodes=2, batch=16, seq=64)
+    assert "ZeRO-3 deals out the 8 experts of a block whole" in str(experts)
+    head = pl.advise("llama-3.2-1b", gpu="h100").kind("pipeline")
+    assert "unequal stages 5" in head.reason  # the last holds the head
+    assert 0.5 < head.step.unequal_seconds / head.step.seconds < 0.6
 
 
 @pytest.mark.bench

@@ -52,7 +52,7 @@ def test_a_summary_shows_what_differs_and_what_it_costs():
     assert [row[2] for row in table.rows] == ["2.00", "6.01"]
     # 4 micro-batches of 2 sequences, 128 tokens, 128 numbers, 4 bytes.
     assert {row[3] for row in table.rows} == {"0.50"}
-    assert {row[4] for row in table.rows} == {"20%"}
+    assert {row[4] for row in table.rows} == {"20 %"}
     assert table.caption == "micro (1.0 M parameters): predicted, per step"
     assert table.left == 1
 
