@@ -324,8 +324,10 @@ class Report(html.Shown):
             )
         except ParallabError as error:
             raise ReportError(f"This Report is damaged: {error}") from error
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ReportError(f"This Report is damaged: {error!r}.") from error
+        except KeyError as error:
+            raise ReportError(f"This Report is damaged: it has no {error}.") from error
+        except (TypeError, AttributeError, ValueError) as error:
+            raise ReportError(f"This Report is damaged: {error}.") from error
 
     def save(self, path: str | Path) -> Path:
         """Writes the Report as JSON and returns its path."""

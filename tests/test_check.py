@@ -7,6 +7,7 @@ import time
 
 import psutil
 import pytest
+import torch
 
 import parallab as pl
 from parallab.check import functions
@@ -71,6 +72,17 @@ def test_what_no_answer_can_be_is_red_in_a_sentence(name):
 
 
 @pytest.mark.engines
+def test_a_tensor_of_one_number_is_a_number(at_work):
+    assert pl.check("tp-all-reduces", torch.tensor(20)).passed
+    assert "not tensor([20, 4])" in pl.check("tp-all-reduces", torch.tensor([20, 4])).words
+
+
+def test_a_rank_as_text_is_told_from_a_wrong_one():
+    verdict = pl.check("rank-six", {"dp": 4, "pp": 2, "tp": "7"})
+    assert "A rank is a whole number, and for tp you say '7'." in verdict.words
+
+
+@pytest.mark.engines
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
@@ -132,7 +144,7 @@ def dies(x):
 
 
 def returns_too_much(x):
-    return torch.zeros(200_000)  # noqa: F821
+    return torch.zeros(200_000)
 
 
 def writes_anywhere(x):
@@ -158,7 +170,7 @@ async def waits(x):
         (dots, UNFILLED),
         (dots_after_return, UNFILLED),
         (one_all_reduce, "The sums are right, but rank 0 was seen to call 1 all-reduce"),
-        (forgets_to_return, "Rank 0 returned a NoneType"),
+        (forgets_to_return, "Rank 0 returned nothing"),
         (another_name, "NameError: name 'y' is not defined"),
         (raises_on_one_rank, "On rank 2 your function failed: ValueError: not here."),
         (dies, "its process died"),

@@ -52,6 +52,11 @@ class Returned:
     kind: str
     operations: dict[str, dict[str, int]]
 
+    @property
+    def words(self) -> str:
+        """What was returned, for a sentence."""
+        return "nothing" if self.kind == "NoneType" else f"a {self.kind}"
+
 
 class JudgeRanks(Protocol):
     """Looks at what all ranks returned."""

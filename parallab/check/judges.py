@@ -56,6 +56,8 @@ def number(
     """
 
     def judge(answer: Any) -> Verdict:
+        if getattr(answer, "shape", None) == ():  # a tensor or an array of one number
+            answer = answer.item()
         if isinstance(answer, bool) or not isinstance(answer, Real):
             return wrong(f"The answer is a number, not {_kind(answer)}.")
         answer = int(answer) if isinstance(answer, Integral) else float(answer)

@@ -31,7 +31,7 @@ def _judge_all_reduce(returned: list[Returned]) -> Verdict:
     wanted = [sum(column) for column in zip(*_ROWS, strict=True)]
     for rank, one in enumerate(returned):
         if one.kind != "tensor":
-            return wrong(f"Rank {rank} returned a {one.kind}; return the tensor of sums.")
+            return wrong(f"Rank {rank} returned {one.words}; return the tensor of sums.")
         if one.value != wanted:
             return wrong(
                 f"Rank {rank} returned {_row(one.value)}, and the sum over the ranks is "

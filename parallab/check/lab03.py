@@ -50,7 +50,7 @@ def _idle_at_most(report: Report) -> tuple[bool, str]:
 def _judge_formula(returned: list[Returned]) -> Verdict:
     for one, (ranks, micro_batches) in zip(returned, _CASES, strict=True):
         if not isinstance(one.value, int | float) or isinstance(one.value, bool):
-            return wrong(f"Your function returned a {one.kind}; return a number from 0 to 1.")
+            return wrong(f"Your function returned {one.words}; return a number from 0 to 1.")
         planned = bubble(Plan("pp", pp=ranks, micro_batches=micro_batches, schedule="gpipe"))
         assert planned is not None
         given = float(one.value)

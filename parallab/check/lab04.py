@@ -55,7 +55,7 @@ def _no_more_bytes(report: Report) -> tuple[bool, str]:
 def _judge_rows(returned: list[Returned]) -> Verdict:
     for rank, one in enumerate(returned):
         if one.kind != "tensor":
-            return wrong(f"Rank {rank} returned a {one.kind}; return the tensor of the product.")
+            return wrong(f"Rank {rank} returned {one.words}; return the tensor of the product.")
         if one.value != _Y:
             part = [[x[rank] * w for w in _W[rank]] for x in _X]
             if one.value == part:
@@ -137,7 +137,7 @@ EXERCISES = (
             _fewer_activations,
             _no_more_bytes,
             devices=RANKS,
-            keep={**_KEEP, "recompute": "none", "precision": "fp32"},
+            keep={"strategy": "tp", **_KEEP, "recompute": "none", "precision": "fp32"},
         ),
         solution=lambda: Plan("tp", sequence_parallel=True, **_KEEP),
         hint="What lies between the split layers, norms and residuals, is the same on every rank. "

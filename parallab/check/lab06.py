@@ -33,6 +33,9 @@ def _judge_partners(answer: Any) -> Verdict:
     missing = [axis for axis in partners if axis not in answer]
     if missing:
         return wrong(f"The answer says nothing of {', '.join(missing)}.")
+    for axis in partners:
+        if isinstance(answer[axis], bool) or not isinstance(answer[axis], int):
+            return wrong(f"A rank is a whole number, and for {axis} you say {answer[axis]!r:.60}.")
     amiss = [axis for axis in partners if answer[axis] != partners[axis]]
     if amiss:
         place = ", ".join(f"{axis} {at}" for axis, at in CUBE.coordinates(RANK).items())

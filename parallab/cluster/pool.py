@@ -99,9 +99,15 @@ class Pool(ABC):
         self, ranks: Collection[int], function: Callable[..., Any], seconds: float
     ) -> dict[int, Any]:
         """Calls `function()` on ranks; by rank, what came back in time, be it an exception."""
-        calls = {rank: self.call(rank, function) for rank in ranks}
+        calls, lost = {}, {}
+        for rank in ranks:
+            try:
+                calls[rank] = self.call(rank, function)
+            except ClusterError as error:  # it died since its ranks were counted
+                lost[rank] = error
         wait(calls.values(), timeout=seconds)
-        return {rank: c.exception() or c.result() for rank, c in calls.items() if c.done()}
+        done = {rank: c.exception() or c.result() for rank, c in calls.items() if c.done()}
+        return {**lost, **done}
 
     def silent(self) -> list[int]:
         """Ranks that are busy with something else; the others have freed the last run's model."""

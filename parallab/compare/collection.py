@@ -106,6 +106,8 @@ def read(file: str, data: bytes) -> list[Named]:
         raise ReportError(f"{file} is empty.")
     try:
         content = json.loads(data)
+    except UnicodeDecodeError:
+        raise ReportError(f"{file} is no text file, so it holds no Report.") from None
     except (ValueError, RecursionError) as error:
         raise ReportError(f"{file} is not JSON, so it holds no Report: {error}.") from error
     try:
@@ -151,7 +153,7 @@ def paths(words: str) -> list[Path]:
         reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise ReportError(f"{words.strip()[:80]!r} is no path here: {reason}.") from None
     if not found:
-        raise ReportError(f"There is no {'.json file in' if folder else 'file'} {path}.")
+        raise ReportError(f"There is no {'.json file in' if folder else 'file'} {str(path)!r}.")
     return found
 
 

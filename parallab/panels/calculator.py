@@ -167,11 +167,16 @@ class Calculator:
                 self._why.value = f'<div class="pl-why">{html.escape(str(error))}</div>'
         if self.report is not None:
             self._show(self.report)
+        else:
+            # What was shown is of another plan; its picture keeps its place, and fades.
+            self._words.value = self._sent.value = ""
+            self._image.add_class("pl-stale")
         self._pin.refresh()
         self._pinned.value = ""
         controls.refuse()
 
     def _show(self, report: Report) -> None:
+        self._image.remove_class("pl-stale")
         self._image.value = picture(plot_peaks(report, self.card.memory_bytes, self.card.name))
         highest = max(report.ranks, key=lambda rank: rank.peak.peak_bytes)
         peak = peak_in_words(highest.peak, highest.rank, self.card.memory_bytes, self.card.name)

@@ -204,9 +204,15 @@ class Compare:
             if row not in self._rows:
                 row.close()
 
-    def _keep(self, reports: list[Named]) -> None:
+    def _keep(self, reports: list[Named]) -> list[str]:
+        """Pins Reports. Returns what those are called that were pinned already."""
+        known = []
         for name, report in reports:
-            self.pins.add(report, name)
+            before = len(self.pins.named)
+            called = self.pins.add(report, name)
+            if len(self.pins.named) == before:
+                known.append(called)
+        return known
 
     def _begin(self, action: Callable[[], None]) -> None:
         """Does something in a thread of its own: what it raises is shown."""

@@ -40,6 +40,8 @@ FIRST_DEVICES, FIRST_MODEL, FIRST_BATCH, FIRST_STEPS = 4, "mini", 8, 10
 STATE_BYTES = {"adamw": 16, "sgd": 8}
 # Which inputs stand where: how the model is split, and what a step is.
 SPLIT = ("devices", *AXES, "zero", "sequence_parallel")
+# What nobody means to type; the batch must hold all micro-batches of all ranks.
+MOST = {"steps": MAX_STEPS, "micro_batches": 4096}
 NUMBERS = ("batch", "seq", "micro_batches", "steps")
 WIDE = ("model", "schedule")
 # Shown only where they matter.
@@ -87,8 +89,8 @@ class Controls:
 
     def _number(self, name: str, layout: widgets.Layout) -> widgets.ValueWidget:
         return widgets.BoundedIntText(
-            value=self._now.get(name, FIRST_STEPS), min=1,
-            max=MAX_STEPS if name == "steps" else 2**20, continuous_update=False, layout=layout,
+            value=self._now.get(name, FIRST_STEPS), min=1, max=MOST.get(name, 2**20),
+            continuous_update=False, layout=layout,
         )  # fmt: skip
 
     def _choice(self, name: str, values: tuple[Any, ...]) -> Choice[Any]:
@@ -164,6 +166,7 @@ class Controls:
     def _proposed_for(self, model: Model) -> tuple[Choices, str | None]:
         """The present plan as it would be for a model, on other devices where it must be."""
         firm = {name: self._now[name] for name in ("strategy", *PLAIN)}
+        firm["seq"] = min(self._wishes.get("seq", firm["seq"]), model.context)
         return propose(model, self._wishes, firm, self._counts)
 
     # What a panel does with them.

@@ -26,13 +26,14 @@ class Opener:
 
     Args:
         begin: does something in another thread.
-        found: takes what a file held; raises where it cannot.
+        found: takes what a file held, and returns names of what was there already; raises where
+            it cannot.
 
     Attributes:
         widget: what a notebook shows.
     """
 
-    def __init__(self, look: Look, begin: Begin, found: Callable[[list[Named]], None]) -> None:
+    def __init__(self, look: Look, begin: Begin, found: Callable[[list[Named]], list[str]]) -> None:
         self._begin, self._found = begin, found
         self._upload = widgets.FileUpload(
             accept=".json", multiple=True, description="Open saved Reports", layout=look.layout
@@ -84,19 +85,20 @@ class Opener:
             self._begin(lambda: self._read([partial(collection.read, *file) for file in files]))
 
     def _read(self, readers: Sequence[Callable[[], list[Named]]]) -> None:
-        count, refused = 0, []
+        count, refused, known = 0, list[str](), list[str]()
         for reader in readers:
             try:
                 reports = reader()
-                self._found(reports)
-                count += len(reports)
+                there = self._found(reports)
+                count, known = count + len(reports) - len(there), known + there
             except ParallabError as error:
                 refused.append(str(error))
-        self._say(count, refused)
+        self._say(count, refused, known)
 
-    def _say(self, count: int, refused: list[str]) -> None:
+    def _say(self, count: int, refused: list[str], known: Sequence[str] = ()) -> None:
         lines = [f'<div class="pl-why">{html.escape(words)}</div>' for words in refused]
-        if count:
-            words = f"Opened {count} Report{'s' if count > 1 else ''}."
-            lines.insert(0, f'<div class="pl-notice">{words}</div>')
+        said = f"Opened {count} Report{'s' if count > 1 else ''}. " if count else ""
+        said += f"Pinned already: {', '.join(known)}." if known else ""
+        if said:
+            lines.insert(0, f'<div class="pl-notice">{html.escape(said.strip())}</div>')
         self._said.value = "".join(lines)

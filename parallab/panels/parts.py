@@ -177,13 +177,13 @@ def error_words(error: BaseException) -> str:
     """An error as HTML: in words, with whatever only an expert needs folded away."""
     details = "".join(traceback.format_exception(error))
     words = str(error)
-    if isinstance(error, RankError) and error.details:
+    if isinstance(error, ParallabError) and isinstance(error, ValueError):
+        details = ""  # a person's mistake: the sentence says it all
+    elif isinstance(error, RankError) and error.details:
         details = error.details
     elif not isinstance(error, ParallabError):
         words = (
             f"Something went wrong that parallab did not expect: {type(error).__name__}: {error}"
         )
-    return (
-        f'<div class="pl-error">{html.escape(words)}<details><summary>Details</summary>'
-        f"<pre>{html.escape(details)}</pre></details></div>"
-    )
+    folded = f"<details><summary>Details</summary><pre>{html.escape(details)}</pre></details>"
+    return f'<div class="pl-error">{html.escape(words)}{folded if details else ""}</div>'

@@ -11,6 +11,7 @@ from parallab.panels.parts import Look
 from parallab.report import Report
 
 MOST = 16
+NAME_LENGTH = 48  # what a row and a picture have room for
 
 
 class Pins:
@@ -55,7 +56,7 @@ class Pins:
             if len(self._found) >= MOST:
                 raise ReportError(f"{MOST} runs are pinned already, more than a picture can show: "
                                   "remove one on the Compare tab.")  # fmt: skip
-            found = unique(name.strip() or short_name(report), self.names)
+            found = unique(_short(name) or short_name(report), self.names)
             self._found.append(Named(found, report))
         self._tell()
         return found
@@ -71,7 +72,7 @@ class Pins:
         with self._lock:
             others = [pin.name for pin in self._found if pin.report is not report]
             before = next((pin.name for pin in self._found if pin.report is report), "")
-            new = unique(wish.strip(), others) if wish.strip() else before
+            new = unique(_short(wish), others) if wish.strip() else before
             self._found = [
                 Named(new, report) if pin.report is report else pin for pin in self._found
             ]
@@ -81,6 +82,11 @@ class Pins:
     def _tell(self) -> None:
         for watcher in self._watchers:
             watcher()
+
+
+def _short(name: str) -> str:
+    name = name.strip()
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
 
 
 class PinButton:

@@ -111,7 +111,7 @@ def wish_of(name: str, choices: Mapping[str, Any]) -> str:
 
 def given_way(wishes: Choices, choices: Choices) -> list[tuple[str, Any, Any]]:
     """What could not be as it was wished: (name, wish, choice)."""
-    names = ("devices", *OPTIONS, "micro_batches", "batch")
+    names = ("devices", *OPTIONS, "micro_batches", "batch", "seq")
     pairs = [(n, wishes.get(wish_of(n, choices)), choices[n]) for n in names if n in choices]
     return [(name, wish, choice) for name, wish, choice in pairs if wish not in (None, choice)]
 

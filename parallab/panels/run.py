@@ -59,7 +59,8 @@ class RunPanel:
         self.report: Report | None = None
         self.error: BaseException | None = None
         self._guard = threading.Lock()
-        self._worker: threading.Thread | None = None
+        self._over = threading.Event()  # of the present run
+        self._over.set()
         self._stop = threading.Event()
         self._run: Run | None = None
         self._replayed: Report | None = None
@@ -174,11 +175,11 @@ class RunPanel:
         self._error.value = ""
         self._why_differs.clear()
         self._set_state("running")
-        self._worker = threading.Thread(
-            target=self._work, args=(runner, model, plan, steps), name="parallab-panel",
+        self._over = over = threading.Event()
+        threading.Thread(
+            target=self._work, args=(runner, model, plan, steps, over), name="parallab-panel",
             daemon=True,
-        )  # fmt: skip
-        self._worker.start()
+        ).start()  # fmt: skip
 
     def stop(self) -> None:
         """Asks the run to end after the current step."""
@@ -207,8 +208,8 @@ class RunPanel:
 
     def wait(self, timeout: float | None = None) -> str:
         """Waits for the run to end. Returns the state."""
-        if self._worker is not None:
-            self._worker.join(timeout)
+        # No join: one that Ctrl-C interrupts takes the thread for dead (Python 3.11, bpo-45274).
+        self._over.wait(timeout)
         return self.state
 
     @property
@@ -234,7 +235,9 @@ class RunPanel:
 
     # The worker.
 
-    def _work(self, runner: Runner, model: Model, plan: Plan, steps: int) -> None:
+    def _work(
+        self, runner: Runner, model: Model, plan: Plan, steps: int, over: threading.Event
+    ) -> None:
         outcome = "failed"
         try:
             # A replayed plan may be for more devices than can be chosen here.
@@ -257,13 +260,19 @@ class RunPanel:
             self._say("Failed.")
             self._log(f"Failed: {error}")
         finally:
-            self._picture.end()
-            self._bar.bar_style = {"done": "success", "stopped": "warning"}.get(outcome, "danger")
-            self._set_state(outcome)
-            for seconds in RESEND_AFTER_SECONDS:
-                timer = threading.Timer(seconds, self._resend)
-                timer.daemon = True
-                timer.start()
+            try:
+                self._end(outcome)
+            finally:
+                over.set()
+
+    def _end(self, outcome: str) -> None:
+        self._picture.end()
+        self._bar.bar_style = {"done": "success", "stopped": "warning"}.get(outcome, "danger")
+        self._set_state(outcome)
+        for seconds in RESEND_AFTER_SECONDS:
+            timer = threading.Timer(seconds, self._resend)
+            timer.daemon = True
+            timer.start()
 
     def _follow(self, run: Run, runner: Runner) -> str:
         """Shows a run until it is over. Returns how it ended."""
@@ -327,7 +336,7 @@ class RunPanel:
     # Small setters, safe from any thread.
 
     def _alive(self) -> bool:
-        return self._worker is not None and self._worker.is_alive() and self.state == "running"
+        return self.state == "running"
 
     def _set_state(self, state: str) -> None:
         running = state == "running"

@@ -50,6 +50,7 @@ STYLE = """<style>
   line-height: 24px; margin: 0 3px 0 0; border-radius: 4px; box-shadow: none; font-size: 12px; }
 .pl-panel .pl-quantity .widget-toggle-button.mod-active { background: #0072B2; color: #fff; }
 .pl-panel .pl-fig { margin: 0; border-radius: 4px; }
+.pl-panel .pl-stale { opacity: .25; }
 .pl-panel .pl-progress { width: 42%; height: 14px; margin: 0; }
 .pl-panel .pl-progress .progress { height: 14px; margin: 0; top: 0; bottom: 0;
   border-radius: 3px; overflow: hidden; }
@@ -69,8 +70,14 @@ STYLE = """<style>
 .pl-panel .pl-table .pl-differs td { color: var(--jp-ui-font-color1, #222); }
 .pl-sum { font-size: 13px; line-height: 19px; padding: 1px 0; }
 .pl-too-big { color: var(--jp-error-color1, #c62828); }
+.pl-panel .pl-config { margin: 0; width: 100%; }
 .pl-panel .pl-config textarea { font: 11px/15px var(--jp-code-font-family, monospace); }
 .pl-hidden { display: none !important; }
+.pl-lab .jupyter-widgets-disconnected::before { display: none; }
+.pl-lab.jupyter-widgets-disconnected::before { display: block; width: auto; color: #c62828;
+  content: "The kernel was restarted: run this cell again."; padding: 4px 8px;
+  font: 600 13px var(--jp-ui-font-family, sans-serif); }
+.pl-lab.jupyter-widgets-disconnected > * { opacity: .5; }
 .pl-tabs { display: flex; gap: 2px; padding: 0 6px; overflow: visible; }
 .pl-lab .pl-tab { width: auto; margin: 0; padding: 0 14px; height: 30px; line-height: 30px;
   background: none; box-shadow: none; border-bottom: 2px solid transparent; font-size: 13px;
@@ -112,7 +119,7 @@ STYLE = """<style>
 .pl-source { display: inline-block; min-width: 62px; margin-right: 6px; text-align: center;
   line-height: 18px; border-radius: 3px; background: var(--jp-layout-color2, #eee);
   color: var(--jp-ui-font-color1, #222); }
-.pl-between { font-size: 13px; line-height: 20px; padding: 10px 0 2px; }
+.pl-between { font-size: 13px; line-height: 20px; padding: 10px 0 2px; overflow-wrap: anywhere; }
 .pl-panel dl.pl-changes { display: grid; grid-template-columns: 8.5em minmax(0, 1fr); gap: 4px 10px;
   margin: 2px 0 12px; max-width: 130ch; font-size: 12.5px; line-height: 18px; }
 .pl-panel .pl-changes > dt { display: block; font-weight: 600; width: auto; margin: 0; }

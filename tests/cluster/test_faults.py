@@ -147,6 +147,22 @@ def test_an_engine_that_is_killed_between_runs(cluster):
     assert restarted(cluster, before) == [0]
 
 
+def test_an_engine_that_dies_when_it_is_first_asked(cluster, monkeypatch):
+    before = pids(cluster)
+    call = cluster._pool.call
+
+    def dies(rank, function, *arguments):
+        if rank == 1:
+            monkeypatch.undo()
+            os.kill(before[1], signal.SIGKILL)
+            raise pl.ClusterError("Rank 1 cannot be reached: No such engine: 1.")
+        return call(rank, function, *arguments)
+
+    monkeypatch.setattr(cluster._pool, "call", dies)
+    assert cluster.run(NANO, PLAN, steps=2).steps == 2
+    assert restarted(cluster, before) == [1]
+
+
 def test_an_engine_that_is_frozen(cluster):
     before = pids(cluster)
     run = after_some_steps(cluster.submit(NANO, PLAN, steps=50_000))

@@ -69,7 +69,7 @@ def test_one_report_is_its_own_file_and_several_are_a_collection(two, tmp_path):
         (b"", "r.json is empty."),
         (b" \n", "r.json is empty."),
         (b"steps: 3", "r.json is not JSON, so it holds no Report"),
-        (b"\xff\xfe\x00", "r.json is not JSON"),
+        (b"\x89PNG\r\n\x1a\n", "r.json is no text file, so it holds no Report."),
         (b"[" * 100_000, "r.json is not JSON"),
         (b"[1, 2]", "r.json: This is not a parallab Report"),
         (b'{"schema": "parallab.report/9"}', "has the schema 'parallab.report/9'; this version"),

@@ -124,7 +124,7 @@ def test_the_answer_names_peak_time_and_reasons(advisor):
     assert "<span>fastest</span>" in shown
     assert "peak, predicted" in shown
     assert "step, estimated" in shown
-    assert "ZeRO-2 needs 131.0 of 80.0 GiB" in shown
+    assert "ZeRO-2 needs 131.0 GiB of 80.0 GiB" in shown
     assert "tp=16 is more than kv_heads=8." in shown
     assert "1,234 plans compared." in shown
 

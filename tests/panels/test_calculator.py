@@ -111,6 +111,18 @@ def test_what_cannot_work_is_grey_and_says_why(calculator):
     assert "does not divide" in three.tooltip
 
 
+def test_nothing_of_another_plan_is_shown_beside_one_that_cannot_work(calculator):
+    assert "pl-sum" in calculator._words.value
+    calculator.controls.reason = "No."
+    calculator._update()
+    assert calculator.report is None
+    assert calculator._words.value == calculator._sent.value == ""
+    assert find(calculator, "pl-stale") is calculator._image
+    calculator.controls.refresh()
+    calculator.wait(LONG)
+    assert "pl-stale" not in calculator._image._dom_classes
+
+
 def test_a_pasted_config_is_read_and_chosen(calculator):
     pasted = find(calculator, "pl-config")
     pasted.value = json.dumps(LLAMA)

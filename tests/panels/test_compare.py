@@ -167,6 +167,15 @@ def test_saved_reports_are_opened_and_the_rest_refused(panel):
     assert "Opened 1 Report." in words
     assert "empty.json is empty." in words
     assert "has the schema &#x27;parallab.report/2&#x27;" in words
+    uploaded(panel, again=collection.to_json([collection.Named("", DDP)]).encode())
+    assert panel.pins.names == ["one"]
+    assert "Pinned already: one." in text(panel)
+    assert "Opened" not in text(panel)
+
+
+def test_a_long_name_is_cut(panel):
+    assert panel.pins.add(DDP, "a" * 200) == "a" * 47 + "…"
+    assert panel.pins.rename(DDP, f" {'b' * 48} ") == "b" * 48
 
 
 def test_a_folder_is_opened(panel, tmp_path):

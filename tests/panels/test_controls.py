@@ -90,6 +90,16 @@ def test_a_strategy_moves_to_devices_that_split_all_its_axes_and_gives_them_back
     assert degrees(controls) == (1, 2, 2)
 
 
+def test_a_sequence_gives_way_to_a_models_positions_and_comes_back():
+    controls = controls_of()
+    choose(controls, seq=2048)
+    controls._menu.widget.value = "micro"
+    assert (controls.plan.seq, controls.reason) == (1024, None)
+    assert controls.notice == "Adjusted to your choice: Sequence 2048 → 1024."
+    controls._menu.widget.value = "mini"
+    assert (controls.plan.seq, controls.notice) == (2048, "")
+
+
 def test_a_model_moves_to_devices_that_it_can_use():
     controls = controls_of()
     choose(controls, strategy="pp")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parallab.errors import ClusterError
+from parallab.errors import ClusterError, PlanError
 from parallab.panels.parts import Choice, Log, Look, error_words
 
 
@@ -17,6 +17,8 @@ def test_the_log_keeps_the_newest_lines_and_escapes_them():
 def test_errors_in_words_with_details_folded():
     words = error_words(ClusterError("No <engines>."))
     assert words.startswith('<div class="pl-error">No &lt;engines&gt;.<details>')
+    # Of a person's own mistake the sentence says it all.
+    assert error_words(PlanError("seq=0.")) == '<div class="pl-error">seq=0.</div>'
 
 
 def test_a_locked_choice_ignores_clicks():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import threading
 
 import numpy as np
@@ -177,19 +178,21 @@ def test_lab_run_refuses_before_it_starts(make):
     assert lab.panel.state == "idle"
 
 
-def test_interrupting_lab_run_stops_it(make, monkeypatch):
-    lab = make(FakeRunner(polls_per_step=20))
-    wait, waits = lab.panel.wait, []
+def test_interrupting_lab_run_stops_it(make):
+    lab = make(FakeRunner(polls_per_step=5))
+    before = lab.run(Model("nano"), Plan("ddp"), 1)
 
-    def interrupted(timeout=None):
-        waits.append(timeout)
-        if len(waits) == 1:
-            raise KeyboardInterrupt
-        return wait(timeout)
+    def press(change):
+        if change["new"] == 2:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    monkeypatch.setattr(lab.panel, "wait", interrupted)
-    assert lab.run(Model("nano"), Plan("ddp"), 5000).steps < 5000
+    lab.panel._bar.observe(press, "value")
+    report = lab.run(Model("nano"), Plan("zero3"), 5000)
+    assert report is not before
+    assert report.plan.strategy == "zero3"
+    assert 2 <= report.steps < 5000
     assert lab.panel.state == "stopped"
+    assert lab.run(Model("nano"), Plan("ddp"), 1).steps == 1
 
 
 def test_closing_in_the_middle_of_a_run(make):
