@@ -74,7 +74,7 @@ def test_what_no_answer_can_be_is_red_in_a_sentence(name):
 @pytest.mark.engines
 def test_a_tensor_of_one_number_is_a_number(at_work):
     assert pl.check("tp-all-reduces", torch.tensor(20)).passed
-    assert "not tensor([20, 4])" in pl.check("tp-all-reduces", torch.tensor([20, 4])).words
+    assert "not tensor([20," in pl.check("tp-all-reduces", torch.tensor([20, 4])).words
 
 
 def test_a_rank_as_text_is_told_from_a_wrong_one():
