@@ -58,7 +58,9 @@ HINTS: dict[str, dict[Any, str]] = {
 
 def in_short(value: Any) -> str:
     """An option as a button shows it."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def replay_words(report: Report) -> str:

@@ -35,7 +35,7 @@ from parallab.predict.bubble import bubble
 from parallab.report import Report
 
 WIDTH_INCHES, ROW_INCHES, LEAST_ROWS = 9.4, 0.36, 2
-LONGEST_NAME = 31
+LONGEST_NAME = 27
 BAR, ROOM = 0.58, 1.34
 
 Draw = Callable[[Axes, list[Report]], None]

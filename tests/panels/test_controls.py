@@ -95,7 +95,7 @@ def test_a_sequence_gives_way_to_a_models_positions_and_comes_back():
     choose(controls, seq=2048)
     controls._menu.widget.value = "micro"
     assert (controls.plan.seq, controls.reason) == (1024, None)
-    assert controls.notice == "Adjusted to your choice: Sequence 2048 → 1024."
+    assert controls.notice == "Adjusted to your choice: Sequence 2,048 → 1,024."
     controls._menu.widget.value = "mini"
     assert (controls.plan.seq, controls.notice) == (2048, "")
 
