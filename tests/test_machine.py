@@ -66,7 +66,7 @@ def test_gpus_that_others_use_and_a_torch_without_them(monkeypatch):
     monkeypatch.setattr(gpus, "present", lambda: used[:1])
     assert looked(doctor.devices)[0].state == "notice"
     monkeypatch.setattr(gpus, "present", lambda: used)
-    words = "1 of 2 GPUs are free: 0 88% in use, 1 free."
+    words = "1 of 2 GPUs are free: 0 88 % in use, 1 free."
     assert looked(doctor.devices)[0] == doctor.Finding("devices", "good", words)
     monkeypatch.setattr(gpus, "present", list)
     monkeypatch.setattr(gpus, "DRIVERS", ("/",))

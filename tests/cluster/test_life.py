@@ -297,7 +297,7 @@ def test_each_engine_takes_a_free_gpu_and_keeps_others_off_it(four_gpus):
         places.choose(2, "auto")
     assert str(caught.value) == (
         "2 engines need 2 free GPUs, and of this machine's 4 GPUs 1 is free (0 taken by a parallab "
-        "cluster, 1 taken by a parallab cluster, 2 50% in use, 3 free); Cluster(1) or "
+        "cluster, 1 taken by a parallab cluster, 2 50 % in use, 3 free); Cluster(1) or "
         "Cluster(2, device='cpu') would work."
     )
     for place in mine:
