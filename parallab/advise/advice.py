@@ -84,7 +84,7 @@ class Advice(html.Shown):
         options: plans that fit, the fastest first.
         slower: the best plan of each other family that fits.
         rejections: families that do not fit, the nearest first.
-        impossible: why other degrees cannot be.
+        impossible: why other degrees cannot be, or do not help.
         remedy: what would help where nothing fits.
         considered: plans that were compared.
     """

@@ -99,7 +99,7 @@ class Found:
     Attributes:
         fitting: the best of each shape that fits, best first.
         rejected: family -> the plan of it that needs least, where none fits.
-        impossible: why other degrees cannot be.
+        impossible: why other degrees cannot be, or do not help.
         plans: how many were considered.
     """
 
