@@ -184,9 +184,16 @@ def title(advice: Advice) -> list[str]:
         f"{_rooms(hardware)} to fill of each (headroom {percent(hardware.headroom)}); "  # noqa: ISC004
         f"{advice.considered:,} plans compared",
     ]
-    if advice.precision == "bf16" and not hardware.gpu.has_bf16:
-        lines.append(f"{hardware.gpu.title} has no bf16 units: its speed is float16's.")
-    if here:
+    return lines + cautions(advice)
+
+
+def cautions(advice: Advice) -> list[str]:
+    """What the estimated times rest on, where it is not a data sheet's figure."""
+    gpu = advice.hardware.gpu
+    lines = []
+    if advice.precision == "bf16" and not gpu.has_bf16:
+        lines.append(f"{gpu.title} has no bf16 units: its speed is float16's.")
+    if gpu.name == HERE:
         lines.append("Speeds are assumed, not known: trust the order more than the seconds.")
     return lines
 

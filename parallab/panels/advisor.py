@@ -9,7 +9,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from parallab.advise.advice import Advice, Option, describe
+from parallab.advise.advice import Advice, Option, cautions, describe
 from parallab.models.spec import Model
 from parallab.panels.cards import gpu_options, network_options
 from parallab.panels.engines import UNLIMITED_BYTES, Runner
@@ -186,7 +186,8 @@ class Advisor:
         rule = advice.rule
         self._rule.value = (
             f'<div class="pl-rule"><b>{html.escape(rule.situation)}</b> '
-            f"{html.escape(rule.reason)} <span>{html.escape(rule.source)}</span></div>"
+            f"{html.escape(rule.reason)} <span>{html.escape(rule.source)}</span>"
+            f"{''.join(f'<br>{html.escape(words)}' for words in cautions(advice))}</div>"
         )
         gpu = None if self._gpu.value == HERE else str(self._gpu.value)
         while len(self._rows) < len(advice.options):

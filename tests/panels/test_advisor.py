@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 import threading
 import types
@@ -25,7 +26,7 @@ LARGE = Plan("3d", 16, dp=4, pp=2, tp=2, precision="bf16", seq=4096, batch=64)
 
 
 def advice_for(model, options, **asked) -> Advice:
-    hardware = Hardware("h100", asked.get("nodes", 1))
+    hardware = Hardware(asked.get("gpu", "h100"), asked.get("nodes", 1))
     return Advice(
         model=model, hardware=hardware, batch=64, seq=4096, precision="bf16", optimizer="adamw",
         rule=Rule("One node, <fits>.", ("ddp",), "A GPU would have to hold 3.0 GiB."),
@@ -155,6 +156,12 @@ def test_what_hinders_in_the_last_moment_is_shown(advisor):
     advisor._table.children[1].children[1].click()
     advisor.wait(LONG)
     assert "A run is &lt;under way&gt;." in advisor._error.value
+
+
+def test_what_the_times_rest_on_is_said(advisor):
+    advisor._gpu.value = "t4"
+    ask(advisor)
+    assert "T4 16 GB has no bf16 units: its speed is float16's." in html.unescape(text(advisor))
 
 
 def test_an_answer_to_another_question_does_not_stay(advisor, asked):
