@@ -245,14 +245,17 @@ def clear(pool: Pool, say: Callable[[str], None]) -> None:
     Raises:
         ClusterError: an engine is busy with something else.
     """
-    silent = pool.silent()
-    if silent and pool.heal(say):
-        silent = pool.silent()
-    if silent:
-        raise ClusterError(
-            f"{name_ranks(silent)} did not answer within {ANSWER_SECONDS:.0f} s, being busy with "
-            "something else, such as a %px cell; wait for it, or call cluster.recover()."
-        )
+    given_up = time.monotonic() + ANSWER_SECONDS
+    while silent := pool.silent():
+        if pool.heal(say):
+            continue
+        if time.monotonic() >= given_up:
+            raise ClusterError(
+                f"{name_ranks(silent)} did not answer within {ANSWER_SECONDS:.0f} s, being busy "
+                "with something else, such as a %px cell; wait for it, or call cluster.recover()."
+            )
+        time.sleep(0.05)  # it could not be reached: that it has died is known in a moment
+    pool.heal(say)
 
 
 def tasks(pool: Pool, model: Model, plan: Plan, options: Options) -> dict[int, dict[str, Any]]:

@@ -112,8 +112,9 @@ def test_degrees_are_linked_and_fit_every_width_and_theme(open_notebook: Open) -
 def run(notebook: Notebook, steps: int) -> int:
     """Presses Run and checks the page, until the run is over. Returns how many pictures came."""
     page = notebook.page
-    notebook.evaluate("(news.clear(), drawn.clear())")
     page.evaluate(COUNT_PICTURES)
+    # Afterwards, since the choices before may still be on their way as a picture.
+    notebook.evaluate("(news.clear(), drawn.clear())")
     page.locator("button.pl-run").click()
     notebook.panel("running")
     page.locator("button.pl-stop:enabled").wait_for()
