@@ -51,6 +51,7 @@ class LiveRun:
         self._calls: Mapping[int, AsyncResult] = {}
         self._stopping = threading.Event()
         self._over = threading.Event()
+        self._begun = False  # whether the ranks have been asked for anything
 
     def start(self, cluster: Cluster) -> None:
         """Begins; `Cluster.submit` calls it."""
@@ -153,7 +154,8 @@ class LiveRun:
                 self._fail(error)
             except Exception as error:  # noqa: BLE001  whoever waits must hear of it
                 self._fail(ClusterError(f"The run broke off: {type(error).__name__}: {error}."))
-            if self.error is not None:
+            # Whoever is busy with something else before it has begun is left to it.
+            if self.error is not None and self._begun:
                 with contextlib.suppress(ClusterError):  # the next run will tell
                     cluster.mend()
 
@@ -172,6 +174,7 @@ class LiveRun:
     def _begin(self, pool: Pool) -> None:
         """Makes the ranks meet and build their parts of the model."""
         clear(pool, self._say)
+        self._begun = True
         self._say(f"{self.plan.devices} ranks build {self.model.name}.", "running")
         calls = {
             rank: pool.call(rank, engine.begin, task)

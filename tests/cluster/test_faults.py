@@ -9,7 +9,7 @@ import time
 import pytest
 
 import parallab as pl
-from parallab.cluster import LiveRun, calls
+from parallab.cluster import LiveRun, calls, pool, run
 from parallab.cluster.calls import explain
 from parallab.cluster.run import check_texts
 from tests.conftest import cluster_folder, processes_of, still_running
@@ -161,6 +161,21 @@ def test_an_engine_that_dies_when_it_is_first_asked(cluster, monkeypatch):
     monkeypatch.setattr(cluster._pool, "call", dies)
     assert cluster.run(NANO, PLAN, steps=2).steps == 2
     assert restarted(cluster, before) == [1]
+
+
+def test_an_engine_that_is_busy_with_something_else_is_left_to_it(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(pool, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(run, "ANSWER_SECONDS", 0.5)
+    before, done = pids(cluster), tmp_path / "done"
+    wait = "import pathlib, time\nwhile not pathlib.Path({!r}).exists(): time.sleep(0.01)"
+    work = cluster.view.client[2].execute(wait.format(str(done)), block=False)
+    with pytest.raises(pl.ClusterError, match=r"2 did not answer .* wait for it, or call"):
+        cluster.run(NANO, PLAN, steps=1)
+    monkeypatch.undo()
+    done.touch()
+    work.get(30)
+    assert cluster.run(NANO, PLAN, steps=1).steps == 1
+    assert restarted(cluster, before) == []
 
 
 def test_an_engine_that_is_frozen(cluster):
