@@ -105,7 +105,7 @@ def model(shown: Model) -> str:
                   count(shown.head_shapes())))  # fmt: skip
     rows = [
         (escape(name), f"{times:,}", f"{each:,}", f"{times * each:,}",
-         f"{percent(times * each / shown.parameters, 1)}")
+         percent(times * each / shown.parameters, 1))
         for name, times, each in parts
     ]  # fmt: skip
     rows.append(("<b>all</b>", "", "", f"<b>{shown.parameters:,}</b>", ""))

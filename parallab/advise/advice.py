@@ -147,8 +147,8 @@ class Advice(html.Shown):
         parts = ["\n".join(title(self)), str(self.rule)]
         if self.options:
             lines = [line for i, o in enumerate(self.options) for line in _lines(o, f"{i + 1:>2}.")]
-            title_ = "Plans that fit, the fastest first by estimate, within 2 % the simpler first"
-            parts.append("\n".join([title_, *lines]))
+            heading = "Plans that fit, the fastest first by estimate, within 2 % the simpler first"
+            parts.append("\n".join([heading, *lines]))
         if self.slower:
             lines = [line for option in self.slower for line in _lines(option, "  -")]
             parts.append("\n".join(["The best of the other kinds that fit", *lines]))

@@ -22,6 +22,7 @@ from parallab.models.spec import Model
 from parallab.plan import Plan
 from parallab.predict.bubble import bubble
 from parallab.report import Report
+from parallab.units import percent
 
 LABELS = {
     "zero": "ZeRO stage", "seq": "sequence", "micro_batches": "micro-batches",
@@ -120,10 +121,10 @@ def signed(difference: float, words: Callable[[float], str] = amount) -> str:
     return f"{sign}{words(abs(difference))}"
 
 
-def percent(first: float, second: float) -> str:
+def relative(first: float, second: float) -> str:
     """By how much the second is more or less than the first; empty where that is no number.
 
-    >>> percent(200, 150), percent(1, 30), percent(0, 5), percent(100_000, 100_001)
+    >>> relative(200, 150), relative(1, 30), relative(0, 5), relative(100_000, 100_001)
     ('−25 %', '30 times', '', 'below 0.1 %')
     """
     if not first or not second:
@@ -263,7 +264,7 @@ def _time(first: Report, second: Report) -> list[str]:
         which = " and ".join(f"{name} is {source}" for name, source in without)
         return [f"{which}, and only steps that ran have taken time: there is none to compare."]
     before, after = milliseconds(one.median), milliseconds(other.median)
-    words = [f"A step takes {before} → {after}: {percent(one.median, other.median)}."]
+    words = [f"A step takes {before} → {after}: {relative(one.median, other.median)}."]
     words += _spread(one, other)
     if first.plan.batch * first.plan.seq != second.plan.batch * second.plan.seq:
         rates = [report.tokens_per_second or 0 for report in (first, second)]
@@ -300,8 +301,8 @@ def _idle(first: Report, second: Report) -> list[str]:
     words = []
     for name, formula, real in zip("AB", formulas, found, strict=True):
         if formula is not None:
-            planned = f"{100 * formula.idle_of_total:.0f} %"
-            seen = f"{100 * real.idle_of_total:.0f} % of their time, {planned}" if real else planned
+            planned = percent(formula.idle_of_total)
+            seen = f"{percent(real.idle_of_total)} of their time, {planned}" if real else planned
             words.append(f"{name}'s pipeline ranks wait {seen} by the schedule.")
         elif any(formulas):
             words.append(f"{name} has no pipeline.")
@@ -333,7 +334,7 @@ def _change(row: Row) -> float:
 
 
 def _by(first: float, second: float) -> str:
-    share = percent(first, second)
+    share = relative(first, second)
     return f"{signed(second - first)}{f', {share}' if share else ''}"
 
 

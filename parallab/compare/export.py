@@ -16,11 +16,12 @@ from html import escape
 from typing import Any
 
 import parallab
-from parallab.compare.changes import explain, milliseconds, pace, percent, sections, signed
+from parallab.compare.changes import explain, milliseconds, pace, relative, sections, signed
 from parallab.compare.collection import Named, to_json
 from parallab.compare.side_by_side import Row, Section
 from parallab.plan import Plan
 from parallab.report import CATEGORIES, Rank, Report, total_communication
+from parallab.units import percent
 
 AXES = ("dp", "pp", "tp", "world")
 # Of more Reports than these, each one's own picture would make the page too heavy to send.
@@ -193,7 +194,7 @@ def cell(row: Row, value: float | None) -> str:
         case "seconds":
             return milliseconds(value)
         case "share":
-            return f"{100 * value:.1f} %"
+            return percent(value, 1)
     return f"{value:,.4f}" if value < 100 else f"{value:,.0f}"
 
 
@@ -205,7 +206,7 @@ def _difference_line(row: Row) -> str:
         points = row.unit == "share"
         cells[2] = signed(second - first, words).replace("%", "points") if points else signed(
             second - first, words)  # fmt: skip
-        cells[3] = "" if points or first == second else percent(first, second)
+        cells[3] = "" if points or first == second else relative(first, second)
     return _line(row.name, cells, row.differs)
 
 

@@ -19,6 +19,7 @@ from parallab.panels.style import STYLE
 from parallab.panels.worker import Latest
 from parallab.plan import CHOICES, Plan
 from parallab.plots.style import in_words, three_digits
+from parallab.units import percent
 
 HERE = "here"
 FIRST_MODEL, FIRST_GPU = "llama-3.1-8b", "h100"
@@ -243,7 +244,7 @@ class _Row:
             str(number),
             f"{option.family}: {describe(option.plan)}",
             f"{in_words(option.need_bytes)} of {in_words(option.room_bytes)}",
-            f"{seconds_in_words(step.seconds)}, {100 * step.utilization:.0f} % of the peak",
+            f"{seconds_in_words(step.seconds)}, {percent(step.utilization)} of the peak",
             option.reason,
         ), "pl-option")  # fmt: skip
         self._run.disabled = reason is not None

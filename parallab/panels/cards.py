@@ -9,9 +9,9 @@ import ipywidgets as widgets
 
 from parallab.datasheets import GPUS, NETWORKS
 from parallab.panels.parts import Look
+from parallab.units import GIB
 
 FIRST, OTHER = "h100", ""
-GIB = 2**30
 
 
 class Card:

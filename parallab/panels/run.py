@@ -143,7 +143,7 @@ class RunPanel:
     ) -> bool:
         """Starts a run of what is given or chosen. Returns False while one is under way."""
         with self._guard:
-            if self._closed or self._alive():
+            if self._closed or self.state == "running":
                 return False
             try:
                 model, plan = model or self.controls.model, plan or self.controls.plan
@@ -164,7 +164,7 @@ class RunPanel:
             False while a run is under way.
         """
         with self._guard:
-            if self._closed or self._alive():
+            if self._closed or self.state == "running":
                 return False
             self._launch(Playback(report, speed), report.model, report.plan, report.steps)
             return True
@@ -184,7 +184,7 @@ class RunPanel:
     def stop(self) -> None:
         """Asks the run to end after the current step."""
         with self._guard:
-            if not self._alive():
+            if self.state != "running":
                 return
             self._stop.set()
             self._stop_button.disabled = True
@@ -334,9 +334,6 @@ class RunPanel:
         threading.Thread(target=guarded, name="parallab-panel-action", daemon=True).start()
 
     # Small setters, safe from any thread.
-
-    def _alive(self) -> bool:
-        return self.state == "running"
 
     def _set_state(self, state: str) -> None:
         running = state == "running"

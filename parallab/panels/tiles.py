@@ -9,6 +9,7 @@ from parallab.plots.style import in_words, three_digits
 from parallab.plots.timeline import bubble_words
 from parallab.predict.bubble import bubble
 from parallab.report import Report
+from parallab.units import percent
 
 # Value, what it is, and an explanation where that is too short.
 Figure = tuple[str, str, str]
@@ -50,8 +51,8 @@ def _bubble(report: Report, last: int | None) -> list[Figure]:
         ranks = [replace(rank, steps=rank.steps[-last:]) for rank in report.ranks]
         report = replace(report, ranks=ranks)
     measured = report.bubble
-    value = f"{100 * measured.idle_of_total:.0f} %" if measured else "–"
-    name = f"idle (formula {100 * formula.idle_of_total:.0f} %)"
+    value = percent(measured.idle_of_total) if measured else "–"
+    name = f"idle (formula {percent(formula.idle_of_total)})"
     return [(value, name, bubble_words(measured, formula) if measured else "")]
 
 

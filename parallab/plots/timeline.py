@@ -41,6 +41,7 @@ from parallab.predict.bubble import Bubble, bubble, measured_bubble
 from parallab.predict.parts import held_stages
 from parallab.report import Report
 from parallab.stages import ZERO_BUBBLE, stages_per_rank
+from parallab.units import percent
 
 # Where in a row of height 1 things lie, counted from its top.
 PLANNED, PASSES, WIRE, MEMORY = (0.03, 0.51), (0.08, 0.46), (0.51, 0.6), (0.63, 0.97)
@@ -246,10 +247,10 @@ class TimelinePlot:
 
 def bubble_words(measured: Bubble, formula: Bubble | None) -> str:
     """The idle part of a pipeline's time, both ways of counting it, beside the formula's."""
-    total, ideal = (f"{100 * b:.0f} %" for b in (measured.idle_of_total, measured.idle_of_ideal))
+    total, ideal = (percent(b) for b in (measured.idle_of_total, measured.idle_of_ideal))
     if formula is not None:
-        total += f" (formula {100 * formula.idle_of_total:.0f} %)"
-        ideal += f" ({100 * formula.idle_of_ideal:.0f} %)"
+        total += f" (formula {percent(formula.idle_of_total)})"
+        ideal += f" ({percent(formula.idle_of_ideal)})"
     return f"bubble: idle/total {total}, idle/ideal {ideal}"
 
 

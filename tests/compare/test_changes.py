@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import parallab as pl
-from parallab.compare.changes import amount, explain, milliseconds, pace, percent, sections, signed
+from parallab.compare.changes import amount, explain, milliseconds, pace, relative, sections, signed
 from tests.compare.test_side_by_side import other
 from tests.recorded import recorded
 from tests.synthetic import fake_prediction, fake_report
@@ -158,7 +158,7 @@ def test_what_changes_most_is_listed_first():
 def test_figures():
     assert [amount(n) for n in (0, 1, 1023, 2048)] == ["0", "1 byte", "1,023 bytes", "2.00 KiB"]
     assert signed(-2048) == "−2.00 KiB"
-    assert [percent(100, n) for n in (100, 99, 250, 1000)] == [
+    assert [relative(100, n) for n in (100, 99, 250, 1000)] == [
         "0 %",
         "−1.0 %",
         "+150 %",
